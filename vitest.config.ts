@@ -1,0 +1,8 @@
+import { defineConfig } from 'vitest/config'
+export default defineConfig({
+  test: {
+    include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
+    testTimeout: 60_000,
+    reporters: ['default', './test/plain-reporter.ts'],
+  },
+})
