@@ -1,6 +1,6 @@
 /** @file What one node of an execution's tree holds. The tree itself is tree.ts. */
 import type { CallId, ExecutionId } from '../core/ids.ts'
-import type { AssistantItem, FinishReason, HarnessItem, Usage } from '../core/items.ts'
+import type { AssistantItem, FinishReason, Item, Usage } from '../core/items.ts'
 
 /** Index of a node within its execution's tree; 0 is the empty root. Dense, in commit order. */
 export type NodeId = number
@@ -21,8 +21,11 @@ export interface HarnessNode {
   readonly id: NodeId
   readonly parent: NodeId
   readonly provenance: 'harness'
-  /** The items this node adds; empty for the generation prompt. */
-  readonly items: readonly HarnessItem[]
+  /**
+   * The items this node adds; empty for the generation prompt. An assistant item here is a turn the harness
+   * claims but the policy never sampled (rewritten or imported history): its tokens are never trained.
+   */
+  readonly items: readonly Item[]
   /** [T] ids this node adds to its parent's path, glue of the chat template included. */
   readonly tokenIds: Int32Array
 }
