@@ -1,0 +1,198 @@
+/** @file What the live controller needs from its surroundings, and what it tells them. */
+import type { Clock } from '../core/clock.ts'
+import type { CellId, ExecutionId, GroupId } from '../core/ids.ts'
+import type { CellSupervisor } from '../ports/cell.ts'
+import type { Engine } from '../ports/engine.ts'
+import type { ForwardingPoint } from '../ports/forwarding.ts'
+import type { CreatedGroup, SchedulerState } from '../scheduler/types.ts'
+import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../training/batch.ts'
+
+/** The part of a run that is not scheduling: executions, groups, batches, the store. */
+export interface RunWork {
+  /** Durable when it returns. */
+  createGroups(request: {
+    readonly count: number
+    readonly dispatchVersion: number
+    readonly burst: number
+  }): readonly CreatedGroup[]
+  /**
+   * Runs it in the background; its route is set. Reports through `executionEnded`, then `executionScored` or
+   * `executionExcluded`; or `executionFailed` for an infrastructure failure. Must not call back synchronously
+   * with an error: report it.
+   */
+  startExecution(executionId: ExecutionId): void
+  /** A new attempt after `executionFailed`; durable when it returns. Called before `startExecution` of the new id. */
+  newAttempt(executionId: ExecutionId): ExecutionId
+  /**
+   * Cuts a group into micro-steps. Weights are final: each group carries 1/B of the step. May be called again
+   * for the same group when a step starts over. An empty list is a group without gradient.
+   */
+  microSteps(groupId: GroupId, step: number): Promise<readonly MicroBatch[]>
+  objective(): Objective
+  /** @param step steps done before it. */
+  optimizer(step: number): OptimizerParams
+  /** Called in order, awaited before the checkpoint. Not durable by itself: `checkpoint` is. */
+  stepDone(summary: StepSummary): void | Promise<void>
+  /** Steps after `toStep` were lost with the core and are done again: forget their summaries. */
+  stepsUndone(toStep: number): void
+  /** An existing, empty folder for the checkpoint of this step. [absolute path] */
+  checkpointFolder(step: number): string | Promise<string>
+  /** The core has saved into `folder`: make steps, consumed groups and the checkpoint durable in one transaction. */
+  checkpoint(summary: CheckpointSummary): Promise<void>
+  /** Optional look at every training result, for ratio statistics. */
+  observe?(groupId: GroupId, batch: MicroBatch, result: ForwardBackwardResult): void
+}
+
+export interface StepSummary {
+  /** Steps done after this one, from 1. */
+  readonly step: number
+  readonly burst: number
+  readonly groups: readonly GroupId[]
+  /**
+   * loss, entropy, gradient_norm, clipped_tokens, masked_tokens, micro_steps, staleness_mean, staleness_max [steps],
+   * step_ms, train_ms, reduce_ms, optimize_ms.
+   */
+  readonly metrics: Readonly<Record<string, number>>
+}
+
+export interface CheckpointSummary {
+  readonly step: number
+  readonly burst: number
+  readonly policyVersion: number
+  /** What `checkpointFolder` gave. */
+  readonly folder: string
+  /** Groups consumed since the previous checkpoint. */
+  readonly groups: readonly GroupId[]
+}
+
+/** Deadlines of the commands. [ms] */
+export interface ControllerDeadlines {
+  readonly cancelMs: number
+  readonly switchMs: number
+  readonly weightsMs: number
+  readonly trainMs: number
+  readonly reduceMs: number
+  readonly optimizeMs: number
+  readonly checkpointMs: number
+  readonly restartMs: number
+}
+
+export interface ControllerOptions {
+  /** From `initialState` or `resumedState`. */
+  readonly initial: SchedulerState
+  readonly supervisor: CellSupervisor
+  readonly forwarding: ForwardingPoint
+  /** In the order of `standaloneSlots`. The controller registers them and the cells with the forwarding point. */
+  readonly standalone: readonly Engine[]
+  readonly work: RunWork
+  readonly clock: Clock
+  readonly deadlines: ControllerDeadlines
+  /**
+   * Checkpoint that holds the weights of `initial.policyVersion`; the cells have loaded it already.
+   * [absolute path]
+   */
+  readonly checkpointFolder: string
+  readonly onEvent?: (event: ControllerEvent) => void
+}
+
+/** Time each cell spent, since the run started. [ms] */
+export interface CellUsage {
+  readonly cellId: CellId
+  readonly rolloutBusyMs: number
+  readonly rolloutIdleMs: number
+  readonly trainingBusyMs: number
+  readonly trainingIdleMs: number
+  readonly switchingMs: number
+  readonly failedMs: number
+}
+
+/** What the live panel shows. */
+export interface ControllerSnapshot {
+  readonly step: number
+  readonly totalSteps: number
+  readonly burst: number
+  readonly policyVersion: number
+  /** w and C_R. [executions] */
+  readonly waterLevel: number
+  readonly capacity: number
+  readonly prefix: number
+  readonly liveExecutions: number
+  readonly queuedExecutions: number
+  readonly heldExecutions: number
+  readonly readyGroups: number
+  readonly outstandingGroups: number
+  readonly cells: readonly { readonly phase: string; readonly executions: number; readonly busy: boolean }[]
+}
+
+/** Every event carries `atMs` of the controller's clock. */
+export type ControllerEvent = { readonly atMs: number; readonly snapshot: ControllerSnapshot } & (
+  | {
+      readonly kind: 'dispatched'
+      readonly burst: number
+      readonly groups: readonly GroupId[]
+      readonly dispatchVersion: number
+    }
+  | { readonly kind: 'execution-started'; readonly executionId: ExecutionId }
+  | { readonly kind: 'execution-finished'; readonly executionId: ExecutionId; readonly how: 'scored' | 'excluded' }
+  | { readonly kind: 'execution-retried'; readonly executionId: ExecutionId; readonly nextId: ExecutionId }
+  | { readonly kind: 'group-assigned'; readonly groupId: GroupId; readonly step: number; readonly microSteps: number }
+  | {
+      readonly kind: 'role-transfer'
+      readonly cell: number
+      readonly to: 'training' | 'rollout'
+      /** Live executions of the whole run at the switch, and those re-routed away from this cell. */
+      readonly liveExecutions: number
+      readonly executionsMoved: number
+      /** Model calls that were running on the cell and went on elsewhere. */
+      readonly requestsMoved: number
+      readonly durationMs: number
+    }
+  | {
+      readonly kind: 'micro-step'
+      readonly cell: number
+      readonly step: number
+      readonly groupId: GroupId
+      readonly durationMs: number
+    }
+  | { readonly kind: 'step'; readonly summary: StepSummary }
+  | { readonly kind: 'steps-undone'; readonly toStep: number }
+  | { readonly kind: 'checkpoint'; readonly summary: CheckpointSummary; readonly durationMs: number }
+  | { readonly kind: 'published'; readonly version: number; readonly cell: number; readonly durationMs: number }
+  | { readonly kind: 'cell-failed'; readonly cell: number; readonly reason: string }
+  | { readonly kind: 'cell-recovered'; readonly cell: number; readonly durationMs: number }
+  | { readonly kind: 'finished'; readonly outcome: RunSummary['outcome'] }
+)
+
+export interface RunSummary {
+  readonly outcome: 'done' | 'failed' | 'stopped'
+  /** Why it failed, '' otherwise. */
+  readonly reason: string
+  readonly steps: number
+  readonly policyVersion: number
+  readonly durationMs: number
+  /** Moves in both directions, and those to training made while executions were live. */
+  readonly roleTransfers: number
+  readonly liveRoleTransfers: number
+  readonly requestsMoved: number
+  readonly cellRestarts: number
+  readonly excludedGroups: number
+  readonly cells: readonly CellUsage[]
+}
+
+/** What the lead's side calls. `ElasticController` in controller.ts implements it. */
+export interface Controller {
+  /** Ends when the run is done, stopped or failed; never rejects for a failure of a cell. */
+  run(): Promise<RunSummary>
+  executionEnded(executionId: ExecutionId): void
+  executionScored(executionId: ExecutionId): void
+  /** `reason` is shown; valid while it runs and while it is scored. */
+  executionExcluded(executionId: ExecutionId, reason: string): void
+  /** Infrastructure failure while it ran. */
+  executionFailed(executionId: ExecutionId, reason: string): void
+  /** Begins nothing new, lets commands under way end, and makes `run` return. Work since the last checkpoint is done again on resume. */
+  stop(): Promise<void>
+  /** Ends the run with outcome `failed`: something the run cannot go on without broke (the store, for example). */
+  abort(reason: string): void
+  snapshot(): ControllerSnapshot
+  state(): SchedulerState
+}

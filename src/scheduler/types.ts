@@ -1,0 +1,329 @@
+/**
+ * @file What the scheduler knows, hears and asks for: plain serialisable data only.
+ *
+ * `advance(state, event) -> { state, commands }` is deterministic; a state that went through JSON
+ * behaves the same. Letters: K cells, Ce slots per cell, Cs standalone slots, N executions per group,
+ * B groups per step, mu steps per burst, phi groups carried over, in steps (a real number).
+ */
+import type { ExecutionId, GroupId } from '../core/ids.ts'
+
+/**
+ * `elastic`: cells move to training one by one as the water level falls. `colocate`: every cell rolls out until
+ * every execution of the burst is scored, then every cell trains; needs carryOver 0. `async`: cells
+ * 0..trainingCells-1 always train, the others always roll out.
+ */
+export type SchedulerPolicy = 'elastic' | 'colocate' | 'async'
+
+export interface SchedulerConfig {
+  readonly policy: SchedulerPolicy
+  /** K, at least 1. Cell 0 is the core. */
+  readonly cells: number
+  /** Ce. [executions] */
+  readonly cellSlots: number
+  /** Slots of each standalone engine; their sum is Cs. [executions] */
+  readonly standaloneSlots: readonly number[]
+  /** N. [executions] */
+  readonly groupSize: number
+  /** B. [groups] */
+  readonly groupsPerStep: number
+  /** mu. [steps] */
+  readonly stepsPerBurst: number
+  /** phi: dispatch depth is round((phi + mu) B) groups. [steps] */
+  readonly carryOver: number
+  /** The run ends after so many optimizer steps. */
+  readonly totalSteps: number
+  /** Cells that always train under `async`; ignored by the others. */
+  readonly trainingCells: number
+  /** A satellite moves only when more than the present members can claim is waiting. The core always moves by the water level alone. */
+  readonly demandAware: boolean
+  /** `latest`: the destination that leaves last (scheduler.md E2). `balanced`: the least loaded one, ties to the one that leaves last. */
+  readonly placement: 'latest' | 'balanced'
+  /** Attempts one member of a group gets before it is excluded, at least 1. */
+  readonly executionAttempts: number
+  /** Restarts of one cell before the run fails. */
+  readonly cellRestarts: number
+  /** Groups excluded in a row, none ready in between, before the run fails. */
+  readonly excludedGroupsLimit: number
+}
+
+/** Where an execution's model calls go. */
+export type Destination =
+  | { readonly kind: 'cell'; readonly index: number }
+  | { readonly kind: 'standalone'; readonly index: number }
+
+/** `held` is running without a destination after a cell death: its requests wait in the gateway. */
+export type ExecutionPhase = 'queued' | 'running' | 'held' | 'retrying' | 'evaluating' | 'scored' | 'excluded'
+
+export interface ExecutionSlot {
+  /** Id of the present attempt. */
+  readonly executionId: ExecutionId
+  readonly attempt: number
+  readonly phase: ExecutionPhase
+  /** Slot owner; set while `running`, and while `retrying` (a new attempt keeps the slot of the old one). */
+  readonly destination: Destination | undefined
+  readonly routeEpoch: number
+}
+
+/** `trained` is consumed by weights that no checkpoint holds yet: a core death makes it `ready` again. */
+export type GroupPhase = 'running' | 'ready' | 'assigned' | 'trained'
+
+export interface GroupSlot {
+  readonly groupId: GroupId
+  /** v_d: policy version at dispatch. */
+  readonly dispatchVersion: number
+  readonly phase: GroupPhase
+  /** Order of becoming ready; undefined before. */
+  readonly readyOrder: number | undefined
+  /** Step that consumed it, while `trained`. */
+  readonly trainedStep: number | undefined
+  readonly members: readonly ExecutionSlot[]
+}
+
+/**
+ * `draining`: no admission, requests being cancelled. `entering`: loading the training state.
+ * `returning`: loading published weights and re-opening for rollout. `failed`: process gone or given up.
+ * `restarted`: a fresh process without weights. `restoring`: loading the last checkpoint.
+ */
+export type CellPhase =
+  | 'rollout'
+  | 'draining'
+  | 'entering'
+  | 'training'
+  | 'returning'
+  | 'failed'
+  | 'restarted'
+  | 'restoring'
+
+export interface CellSlot {
+  readonly phase: CellPhase
+  /** Fencing token: +1 whenever who may write changes. Commands carry it; reports with another one are ignored. */
+  readonly epoch: number
+  /** Version it serves in rollout. */
+  readonly policyVersion: number
+  /** It was told to take a newer policy version and has not answered. */
+  readonly publishing: boolean
+  /** Member of the open step: holds its weights, gradient zeroed. */
+  readonly joined: boolean
+  readonly joining: boolean
+  /** Joins that failed in a row. */
+  readonly joinFailures: number
+  readonly restarts: number
+  /** Micro-step it computes now. */
+  readonly claim: Claim | undefined
+  /** Micro-steps in its accumulated gradient. */
+  readonly accumulated: readonly MicroStepId[]
+}
+
+export interface MicroStepId {
+  readonly groupId: GroupId
+  readonly index: number
+}
+
+export interface Claim extends MicroStepId {
+  /** Unique over the run; the idempotency key of the delivery. */
+  readonly key: string
+}
+
+export interface StepSlot {
+  /** Steps done before it; also the version of the weights its members hold. */
+  readonly index: number
+  /** +1 when the step starts over. */
+  readonly attempt: number
+  readonly phase: 'open' | 'reducing' | 'optimizing'
+  readonly groups: readonly {
+    readonly groupId: GroupId
+    /** Micro-steps it was cut into; undefined while they are being built. */
+    readonly microSteps: number | undefined
+  }[]
+  readonly queue: readonly MicroStepId[]
+}
+
+export interface BurstSlot {
+  /** From 0. */
+  readonly id: number
+  /** s at its start. */
+  readonly firstStep: number
+  readonly stepsLeft: number
+}
+
+/** The one rollout-to-training move that may be under way. */
+export interface TransferSlot {
+  readonly id: number
+  readonly cell: number
+  readonly phase: 'cancelling' | 'entering'
+}
+
+export type SchedulerPhase = 'idle' | 'dispatching' | 'running' | 'checkpointing' | 'publishing' | 'done' | 'failed'
+
+export interface SchedulerState {
+  readonly config: SchedulerConfig
+  readonly phase: SchedulerPhase
+  /** True after `stop`: nothing new is begun. */
+  readonly stopping: boolean
+  /** Why the run failed, '' otherwise. */
+  readonly failure: string
+  /** v: s at the last publication. */
+  readonly policyVersion: number
+  /** s: optimizer steps done. */
+  readonly step: number
+  /** Step of the last durable checkpoint. */
+  readonly checkpointStep: number
+  readonly burst: BurstSlot
+  /** k: cells 0..k-1 are the training prefix. */
+  readonly prefix: number
+  /** d, p, f: cumulative executions dispatched, started, terminated. */
+  readonly dispatched: number
+  readonly started: number
+  readonly terminated: number
+  /** Times d grew. The water level may rise only when this does. */
+  readonly dispatches: number
+  /** Groups asked for and not yet created. */
+  readonly creating: number
+  readonly excludedInARow: number
+  readonly excludedGroups: number
+  /** Groups not yet durable in a checkpoint, in dispatch order. */
+  readonly groups: readonly GroupSlot[]
+  readonly cells: readonly CellSlot[]
+  readonly openStep: StepSlot | undefined
+  readonly transfer: TransferSlot | undefined
+  /** Source of unique ids: transfers, claims, ready order. */
+  readonly serial: number
+}
+
+export interface CreatedGroup {
+  readonly groupId: GroupId
+  /** N ids. */
+  readonly executionIds: readonly ExecutionId[]
+}
+
+/** What happened. Everything that names a cell carries the epoch of the command or process it speaks about. */
+export type SchedulerEvent =
+  | { readonly kind: 'start' }
+  | { readonly kind: 'groups-created'; readonly groups: readonly CreatedGroup[] }
+  /** The harness ended (finished, crashed, timed out); its work is being scored. */
+  | { readonly kind: 'execution-ended'; readonly executionId: ExecutionId }
+  | { readonly kind: 'execution-scored'; readonly executionId: ExecutionId }
+  /** Never to be trained: overall timeout, evaluation budget exhausted. */
+  | { readonly kind: 'execution-excluded'; readonly executionId: ExecutionId }
+  /** Infrastructure failure while it ran: a new attempt within the budget, else excluded. */
+  | { readonly kind: 'execution-failed'; readonly executionId: ExecutionId }
+  | { readonly kind: 'attempt-created'; readonly executionId: ExecutionId; readonly nextId: ExecutionId }
+  | { readonly kind: 'cancelled'; readonly transferId: number }
+  | { readonly kind: 'entered-training'; readonly cell: number; readonly epoch: number }
+  | {
+      readonly kind: 'micro-steps-built'
+      readonly groupId: GroupId
+      readonly step: number
+      readonly attempt: number
+      readonly count: number
+    }
+  | { readonly kind: 'joined'; readonly cell: number; readonly epoch: number; readonly step: number }
+  | { readonly kind: 'join-failed'; readonly cell: number; readonly epoch: number; readonly step: number }
+  | { readonly kind: 'micro-step-done'; readonly cell: number; readonly epoch: number; readonly key: string }
+  | { readonly kind: 'reduced'; readonly epoch: number }
+  | { readonly kind: 'reduce-failed'; readonly epoch: number }
+  | { readonly kind: 'optimized'; readonly epoch: number }
+  | { readonly kind: 'checkpointed'; readonly step: number }
+  /** The core could not save: it counts as failed. */
+  | { readonly kind: 'checkpoint-failed'; readonly step: number }
+  | { readonly kind: 'published'; readonly cell: number; readonly epoch: number; readonly version: number }
+  | { readonly kind: 'cell-failed'; readonly cell: number; readonly epoch: number }
+  | { readonly kind: 'cell-restarted'; readonly cell: number; readonly epoch: number }
+  | { readonly kind: 'cell-restored'; readonly cell: number; readonly epoch: number; readonly version: number }
+  | { readonly kind: 'stop' }
+  | { readonly kind: 'fatal'; readonly reason: string }
+
+export interface ScheduledRoute {
+  readonly executionId: ExecutionId
+  /** undefined holds its requests. */
+  readonly destination: Destination | undefined
+  readonly routeEpoch: number
+}
+
+/** What the controller is to do. Each is answered by the event named beside it, or by `cell-failed`. */
+export type Command =
+  /** -> groups-created */
+  | { readonly kind: 'create-groups'; readonly count: number; readonly dispatchVersion: number; readonly burst: number }
+  /** Its route was set before. -> execution-ended, -scored, -excluded, -failed in time. */
+  | { readonly kind: 'start-execution'; readonly executionId: ExecutionId }
+  /** -> attempt-created */
+  | { readonly kind: 'new-attempt'; readonly executionId: ExecutionId }
+  /** Applied at once, all together. No answer. */
+  | { readonly kind: 'set-routes'; readonly routes: readonly ScheduledRoute[] }
+  /** -> cancelled */
+  | {
+      readonly kind: 'cancel-in-flight'
+      readonly transferId: number
+      readonly cell: number
+      readonly epoch: number
+      /** Live executions re-routed away from it. */
+      readonly moved: number
+    }
+  /** -> entered-training */
+  | { readonly kind: 'enter-training'; readonly cell: number; readonly epoch: number }
+  /** -> micro-steps-built */
+  | { readonly kind: 'build-micro-steps'; readonly groupId: GroupId; readonly step: number; readonly attempt: number }
+  /** Zero the gradient; a satellite first pulls the core's weights. -> joined | join-failed */
+  | { readonly kind: 'join-step'; readonly cell: number; readonly epoch: number; readonly step: number }
+  /** -> micro-step-done */
+  | {
+      readonly kind: 'train'
+      readonly cell: number
+      readonly epoch: number
+      readonly step: number
+      readonly attempt: number
+      readonly claim: Claim
+    }
+  /** The core adds the gradients of these cells, in this order. -> reduced | reduce-failed */
+  | { readonly kind: 'reduce'; readonly epoch: number; readonly step: number; readonly from: readonly number[] }
+  /** -> optimized. `empty` steps have no gradient: nothing is to be changed. */
+  | {
+      readonly kind: 'optimize'
+      readonly epoch: number
+      readonly step: number
+      readonly key: string
+      readonly empty: boolean
+    }
+  /** A step is done; staleness is step - dispatchVersion of each group. No answer. */
+  | {
+      readonly kind: 'step-done'
+      /** Steps done, from 1. */
+      readonly step: number
+      readonly burst: number
+      readonly groups: readonly { readonly groupId: GroupId; readonly dispatchVersion: number }[]
+    }
+  /** Steps since the last checkpoint were undone by a core death: forget their summaries. No answer. */
+  | { readonly kind: 'steps-undone'; readonly toStep: number }
+  /** Stamp the core's weights with the version, save, make durable. -> checkpointed | checkpoint-failed */
+  | {
+      readonly kind: 'checkpoint'
+      readonly epoch: number
+      readonly step: number
+      readonly burst: number
+      readonly policyVersion: number
+      readonly groups: readonly GroupId[]
+    }
+  /** Take this version (from the core, else from the checkpoint), then open for rollout if told. -> published */
+  | {
+      readonly kind: 'publish'
+      readonly cell: number
+      readonly epoch: number
+      readonly version: number
+      readonly enterRollout: boolean
+    }
+  /** -> cell-restarted, with the epoch given here */
+  | { readonly kind: 'restart-cell'; readonly cell: number; readonly epoch: number }
+  /** Load the checkpoint of this version, then open for rollout if told. -> cell-restored */
+  | {
+      readonly kind: 'restore-cell'
+      readonly cell: number
+      readonly epoch: number
+      readonly version: number
+      readonly enterRollout: boolean
+    }
+  | { readonly kind: 'finish'; readonly outcome: 'done' | 'failed'; readonly reason: string }
+
+export interface Advanced {
+  readonly state: SchedulerState
+  readonly commands: readonly Command[]
+}
