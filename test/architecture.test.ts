@@ -14,6 +14,7 @@ const LAYERS: Record<string, { imports: readonly string[]; packages?: readonly s
   scheduler: { imports: ['core'], pure: true },
   ports: { imports: ['core', 'trajectory', 'training'], pure: true },
   telemetry: { imports: ['core'] },
+  host: { imports: ['core'] },
   gateway: {
     imports: ['core', 'wire', 'tokens', 'trajectory', 'ports'],
     packages: ['hono', '@hono/node-server'],
@@ -21,7 +22,7 @@ const LAYERS: Record<string, { imports: readonly string[]; packages?: readonly s
   cell: { imports: ['core', 'training', 'ports'], packages: ['undici', 'zod'] },
   run: { imports: ['core', 'scheduler', 'trajectory', 'training', 'ports', 'telemetry', 'tokens'] },
   adapters: {
-    imports: ['core', 'kernels', 'wire', 'tokens', 'trajectory', 'training', 'ports'],
+    imports: ['core', 'kernels', 'wire', 'tokens', 'trajectory', 'training', 'ports', 'host'],
     packages: ['libsql', 'kysely', 'smol-toml', 'zod'],
   },
   config: { imports: ['core'], packages: ['zod', 'yaml'] },

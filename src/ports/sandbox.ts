@@ -41,6 +41,8 @@ export interface ProcessEnd {
   readonly signal: string | undefined
   readonly timedOut: boolean
   readonly durationMs: number
+  /** What the program itself said of its failure, when it says so. */
+  readonly detail?: string
 }
 
 export interface SandboxInstance {
@@ -48,12 +50,15 @@ export interface SandboxInstance {
   readonly workspace: string
   readonly home: string
   readonly verifierLogs: string
+  /** Where the scorer puts the tests. Nothing is there before. */
+  readonly tests: string
   /** The gateway's base URL as seen inside. */
   readonly gatewayUrl: string
   /** The same folders on the host. */
   readonly hostWorkspace: string
   readonly hostHome: string
   readonly hostVerifierLogs: string
+  readonly hostTests: string
   /**
    * Runs to the end. When `signal` aborts or the time is over, the whole process group and everything it
    * spawned is ended: SIGTERM, then SIGKILL after a short grace. Never leaves a process behind.
