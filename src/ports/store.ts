@@ -23,7 +23,8 @@ export interface GroupRow {
   /** Policy version at dispatch. */
   readonly dispatchVersion: number
   readonly burst: number
-  readonly state: 'dispatched' | 'ready' | 'consumed' | 'excluded'
+  /** `evaluation` groups are never trained. */
+  readonly state: 'dispatched' | 'ready' | 'consumed' | 'excluded' | 'evaluation'
   /** The training step that consumed it; set together with the checkpoint that holds its effect. */
   readonly consumedStep: number | undefined
 }

@@ -49,7 +49,7 @@ export interface ExecutionReport {
   readonly harnessErrors: number
 }
 
-/** Told when the harness has ended and its slot is free; scoring may still run. */
+/** Told when the harness has ended, its slot is free, and its work goes to the scorer. Not called for a failure. */
 export type OnTerminated = () => void
 
 /** Runs one attempt to its end. Never throws: what went wrong is in the report. */
@@ -75,7 +75,6 @@ export async function runExecution(
       readOnlyFolders: deps.harness.readOnlyFolders,
     })
   } catch (error) {
-    onTerminated()
     return failed('infrastructure-failed', error, 'E_SANDBOX_CREATE', 'sandbox')
   }
   try {
@@ -126,7 +125,6 @@ async function runInSandbox(
     launchError = error
   }
   const calls = await deps.forwarding.closeExecution(attempt.executionId)
-  attempt.onTerminated()
   const counts = {
     modelCalls: calls.modelCalls,
     sampledTokens: calls.sampledTokens,
@@ -143,6 +141,7 @@ async function runInSandbox(
   }
   if (calls.modelCalls === 0) return { ...neverCalled(deps, end, attempt), ...counts }
   const outcome = end.timedOut ? 'harness-timeout' : end.exitCode === 0 ? 'finished' : 'harness-failed'
+  attempt.onTerminated()
   return { ...(await scored(deps, attempt, outcome, overall, stop)), ...counts }
 }
 
