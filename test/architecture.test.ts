@@ -22,7 +22,7 @@ const LAYERS: Record<string, { imports: readonly string[]; packages?: readonly s
   cell: { imports: ['core', 'training', 'ports'], packages: ['undici', 'zod'] },
   run: { imports: ['core', 'scheduler', 'trajectory', 'training', 'ports', 'telemetry', 'tokens'] },
   adapters: {
-    imports: ['core', 'kernels', 'wire', 'tokens', 'trajectory', 'training', 'ports', 'host'],
+    imports: ['core', 'kernels', 'wire', 'tokens', 'trajectory', 'training', 'ports', 'host', 'cell'],
     packages: ['libsql', 'kysely', 'smol-toml', 'zod'],
   },
   config: { imports: ['core'], packages: ['zod', 'yaml'] },

@@ -1,0 +1,223 @@
+/** @file A cell in another process, as a Cell of the run loop and an Engine of the gateway. */
+import type { ZodType } from 'zod'
+import { CellConnection } from '../../../cell/connection.ts'
+import { Deadline } from '../../../cell/deadline.ts'
+import { decodeEvent, encodeGenerate } from '../../../cell/generate-codec.ts'
+import { CONTENT, healthSchema, helloSchema } from '../../../cell/protocol.ts'
+import type { CellHealth, Verb } from '../../../cell/protocol.ts'
+import { realFrom } from '../../../cell/reals.ts'
+import { decodeMicroResult, encodeMicroStep } from '../../../cell/training-codec.ts'
+import { GyreError, hasCode } from '../../../core/errors.ts'
+import { cellId, engineId } from '../../../core/ids.ts'
+import type { CellId, EngineId } from '../../../core/ids.ts'
+import { CELL_PROTOCOL_VERSION } from '../../../ports/cell.ts'
+import type { Cell, CellHello } from '../../../ports/cell.ts'
+import type { GenerateEvent, GenerateRequest } from '../../../ports/engine.ts'
+import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../../../training/batch.ts'
+
+/** How long each kind of call may take. [ms] */
+export interface CellDeadlines {
+  /** hello, health, modes without generations, versions, zeroing. */
+  readonly control: number
+  /** enterTraining: until every generation has ended. */
+  readonly drain: number
+  readonly forwardBackward: number
+  readonly optimizerStep: number
+  /** Weights and gradients between cells. */
+  readonly transfer: number
+  readonly checkpoint: number
+  /** One whole generation. */
+  readonly generate: number
+  /** Silence of a stream, heartbeats included, after which its cell counts as lost. */
+  readonly silence: number
+}
+
+export const DEFAULT_DEADLINES: CellDeadlines = {
+  control: 30_000,
+  drain: 60_000,
+  forwardBackward: 600_000,
+  optimizerStep: 120_000,
+  transfer: 120_000,
+  checkpoint: 120_000,
+  generate: 4 * 3_600_000,
+  silence: 30_000,
+}
+
+export interface ProcessCellOptions {
+  readonly cellId: CellId
+  /** Path of a Unix socket, or host:port. */
+  readonly address: string
+  readonly token: string
+  readonly deadlines?: Partial<CellDeadlines>
+}
+
+export class ProcessCell implements Cell {
+  readonly id: EngineId
+  readonly cellId: CellId
+  readonly address: string
+  readonly #connection: CellConnection
+  readonly #deadlines: CellDeadlines
+  /** Highest epoch this side has used; generations carry it. */
+  #epoch = 0
+
+  constructor(options: ProcessCellOptions) {
+    this.cellId = options.cellId
+    this.id = engineId(options.cellId)
+    this.address = options.address
+    this.#connection = new CellConnection(options.address, options.token)
+    this.#deadlines = { ...DEFAULT_DEADLINES, ...options.deadlines }
+  }
+
+  /** @throws GyreError E_CELL_PROTOCOL_VERSION when the cell speaks another version. */
+  async hello(): Promise<CellHello> {
+    const deadline = new Deadline('hello', this.#deadlines.control)
+    const hello = this.#parse(helloSchema, 'hello', await this.#connection.json('hello', { deadline }))
+    if (hello.protocolVersion !== CELL_PROTOCOL_VERSION) {
+      throw new GyreError(
+        `${this.cellId} speaks version ${hello.protocolVersion} of the cell protocol, this side ${CELL_PROTOCOL_VERSION}`,
+        { boundary: 'cell', code: 'E_CELL_PROTOCOL_VERSION' },
+      )
+    }
+    this.#epoch = Math.max(this.#epoch, hello.epoch)
+    return { ...hello, cellId: cellId(hello.cellId) }
+  }
+
+  async health(): Promise<CellHealth> {
+    const deadline = new Deadline('health', this.#deadlines.control)
+    return this.#parse(healthSchema, 'health', await this.#connection.json('health', { deadline }))
+  }
+
+  /**
+   * @throws GyreError E_ENGINE_CANCELLED (by `signal`, or the cell leaving rollout), E_ENGINE_NOT_ADMITTING,
+   * E_ENGINE_UNREACHABLE, all retryable; E_ENGINE_OVERLONG.
+   */
+  async *generate(request: GenerateRequest, signal: AbortSignal): AsyncGenerator<GenerateEvent, void, undefined> {
+    try {
+      const call = {
+        deadline: new Deadline('generate', this.#deadlines.generate),
+        epoch: this.#epoch,
+        body: encodeGenerate(request),
+        contentType: CONTENT.frame,
+        signal,
+      }
+      for await (const line of this.#connection.lines('generate', call, this.#deadlines.silence)) {
+        const event = decodeEvent(line)
+        if (event !== undefined) yield event
+        if (event?.kind === 'end') return
+      }
+    } catch (error) {
+      throw this.#engineError(error, signal)
+    }
+    throw this.#lost('its stream ended without an end event')
+  }
+
+  async enterTraining(epoch: number): Promise<void> {
+    await this.#command('enter-training', epoch, this.#deadlines.drain)
+  }
+
+  async enterRollout(epoch: number): Promise<void> {
+    await this.#command('enter-rollout', epoch, this.#deadlines.control)
+  }
+
+  async pullWeights(epoch: number, from: string, policyVersion: number): Promise<void> {
+    await this.#command('pull-weights', epoch, this.#deadlines.transfer, { from, policyVersion })
+  }
+
+  async setPolicyVersion(epoch: number, policyVersion: number): Promise<void> {
+    await this.#command('set-policy-version', epoch, this.#deadlines.control, { policyVersion })
+  }
+
+  async zeroGradients(epoch: number): Promise<void> {
+    await this.#command('zero-gradients', epoch, this.#deadlines.control)
+  }
+
+  async forwardBackward(
+    epoch: number,
+    key: string,
+    batch: MicroBatch,
+    objective: Objective,
+  ): Promise<ForwardBackwardResult> {
+    this.#epoch = Math.max(this.#epoch, epoch)
+    const answer = await this.#connection.call('forward-backward', {
+      deadline: new Deadline('forward-backward', this.#deadlines.forwardBackward),
+      epoch,
+      key,
+      body: encodeMicroStep(batch, objective),
+      contentType: CONTENT.frame,
+    })
+    return decodeMicroResult(answer.body)
+  }
+
+  async reduceGradients(epoch: number, from: readonly string[]): Promise<void> {
+    await this.#command('reduce-gradients', epoch, this.#deadlines.transfer, { from })
+  }
+
+  async optimizerStep(epoch: number, key: string, params: OptimizerParams): Promise<{ readonly gradientNorm: number }> {
+    const answer = await this.#command('optimizer-step', epoch, this.#deadlines.optimizerStep, params, key)
+    const gradientNorm = realFrom((answer as { gradientNorm?: unknown }).gradientNorm)
+    if (gradientNorm !== undefined) return { gradientNorm }
+    throw this.#strange('optimizer-step', 'it has no gradient norm')
+  }
+
+  async saveCheckpoint(epoch: number, folder: string): Promise<void> {
+    await this.#command('save-checkpoint', epoch, this.#deadlines.checkpoint, { folder })
+  }
+
+  async loadCheckpoint(epoch: number, folder: string, policyVersion: number): Promise<void> {
+    await this.#command('load-checkpoint', epoch, this.#deadlines.checkpoint, { folder, policyVersion })
+  }
+
+  /** The weights as the cell has them, [parameterCount]. */
+  async readWeights(): Promise<Float32Array> {
+    return this.#connection.float32('weights', new Deadline('weights', this.#deadlines.transfer))
+  }
+
+  /** The accumulated gradient as the cell has it, [parameterCount]. */
+  async readGradients(): Promise<Float32Array> {
+    return this.#connection.float32('gradients', new Deadline('gradients', this.#deadlines.transfer))
+  }
+
+  /** Ends this side's connections; the cell goes on. */
+  async disconnect(): Promise<void> {
+    await this.#connection.close()
+  }
+
+  async #command(verb: Verb, epoch: number, limitMs: number, body: unknown = {}, key?: string): Promise<unknown> {
+    this.#epoch = Math.max(this.#epoch, epoch)
+    const keyed = key === undefined ? {} : { key }
+    return this.#connection.json(verb, { deadline: new Deadline(verb, limitMs), epoch, ...keyed }, body)
+  }
+
+  #parse<T>(schema: ZodType<T>, verb: Verb, answer: unknown): T {
+    const parsed = schema.safeParse(answer)
+    if (parsed.success) return parsed.data
+    throw this.#strange(verb, parsed.error.message)
+  }
+
+  #strange(verb: Verb, why: string): GyreError {
+    return new GyreError(`the answer of ${this.cellId} to ${verb} does not follow the protocol: ${why}`, {
+      boundary: 'cell',
+      code: 'E_CELL_PROTOCOL',
+    })
+  }
+
+  #engineError(error: unknown, signal: AbortSignal): unknown {
+    if (signal.aborted) {
+      return engineError('E_ENGINE_CANCELLED', `the generation on ${this.cellId} was cancelled by its caller`)
+    }
+    if (hasCode(error, 'E_CELL_NOT_ADMITTING') || hasCode(error, 'E_CELL_FENCED')) {
+      return engineError('E_ENGINE_NOT_ADMITTING', `${this.cellId} admits no generation: ${error.message}`)
+    }
+    if (hasCode(error, 'E_CELL_UNREACHABLE')) return this.#lost(error.message)
+    if (hasCode(error, 'E_CELL_TIMEOUT')) return engineError('E_ENGINE_TIMEOUT', `${this.cellId}: ${error.message}`)
+    return error
+  }
+
+  #lost(why: string): GyreError {
+    return engineError('E_ENGINE_UNREACHABLE', `the generation on ${this.cellId} was lost: ${why}`)
+  }
+}
+
+function engineError(code: `E_ENGINE_${Uppercase<string>}`, message: string): GyreError {
+  return new GyreError(message, { boundary: 'engine', code, retryable: true })
+}
