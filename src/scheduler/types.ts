@@ -153,7 +153,7 @@ export interface TransferSlot {
   readonly phase: 'cancelling' | 'entering'
 }
 
-export type SchedulerPhase = 'idle' | 'dispatching' | 'running' | 'checkpointing' | 'publishing' | 'done' | 'failed'
+export type SchedulerPhase = 'idle' | 'running' | 'checkpointing' | 'publishing' | 'done' | 'failed'
 
 export interface SchedulerState {
   readonly config: SchedulerConfig
@@ -313,14 +313,8 @@ export type Command =
     }
   /** -> cell-restarted, with the epoch given here */
   | { readonly kind: 'restart-cell'; readonly cell: number; readonly epoch: number }
-  /** Load the checkpoint of this version, then open for rollout if told. -> cell-restored */
-  | {
-      readonly kind: 'restore-cell'
-      readonly cell: number
-      readonly epoch: number
-      readonly version: number
-      readonly enterRollout: boolean
-    }
+  /** Load the checkpoint of this version, then open for rollout. -> cell-restored */
+  | { readonly kind: 'restore-cell'; readonly cell: number; readonly epoch: number; readonly version: number }
   | { readonly kind: 'finish'; readonly outcome: 'done' | 'failed'; readonly reason: string }
 
 export interface Advanced {

@@ -1,0 +1,104 @@
+/** @file The boundary (E1) and what keeps a burst fillable when groups drop out. */
+import type { Draft, DraftState, Tick } from './tick.ts'
+import { failRun } from './tick.ts'
+import { dispatchDepth } from './state.ts'
+import { freshStep } from './steps.ts'
+import type { CreatedGroup, GroupSlot, SchedulerState } from './types.ts'
+import { standaloneCapacity } from './waterlevel.ts'
+
+/** Groups not yet trained, those being created included. */
+export function outstandingGroups(state: SchedulerState): number {
+  return state.groups.filter((g) => g.phase !== 'trained').length + state.creating
+}
+
+/** Groups the next boundary dispatches: up to the depth, and never more than the remaining steps can consume. */
+export function boundaryCount(state: SchedulerState): number {
+  const { config } = state
+  const consumable = (config.totalSteps - state.step) * config.groupsPerStep
+  return Math.max(0, Math.min(dispatchDepth(config), consumable) - outstandingGroups(state))
+}
+
+/** E1. The caller has seen every rolling-out cell take the published version. */
+export function openBurst(tick: Tick): void {
+  const { state } = tick
+  const stepsLeft = Math.min(state.config.stepsPerBurst, state.config.totalSteps - state.step)
+  state.phase = 'running'
+  state.burst = { id: state.burst.id + 1, firstStep: state.step, stepsLeft }
+  state.openStep = freshStep(state)
+  create(tick, boundaryCount(state))
+}
+
+function create(tick: Tick, count: number): void {
+  if (count === 0) return
+  const { state } = tick
+  state.creating = count
+  tick.commands.push({
+    kind: 'create-groups',
+    count,
+    dispatchVersion: state.policyVersion,
+    burst: state.burst.id,
+  })
+}
+
+/** The only place where d grows. */
+export function groupsCreated(tick: Tick, groups: readonly CreatedGroup[]): void {
+  const { state } = tick
+  if (state.creating === 0) return
+  if (groups.length !== state.creating || groups.some((g) => g.executionIds.length !== state.config.groupSize)) {
+    failRun(tick, `${groups.length} groups were created where ${state.creating} were asked for`)
+    return
+  }
+  state.creating = 0
+  state.dispatches++
+  state.dispatched += groups.length * state.config.groupSize
+  state.groups.push(...groups.map((group) => newGroup(group, state.policyVersion)))
+}
+
+function newGroup(group: CreatedGroup, dispatchVersion: number): Draft<GroupSlot> {
+  return {
+    groupId: group.groupId,
+    dispatchVersion,
+    phase: 'running',
+    readyOrder: undefined,
+    trainedStep: undefined,
+    members: group.executionIds.map((executionId) => ({
+      executionId,
+      attempt: 0,
+      phase: 'queued',
+      destination: undefined,
+      routeEpoch: 0,
+    })),
+  }
+}
+
+/** Groups that may still be taken by this burst: ready, running, or being created. */
+function availableGroups(state: SchedulerState): number {
+  return state.groups.filter((g) => g.phase === 'running' || g.phase === 'ready').length + state.creating
+}
+
+/** Groups this burst lacks even if everything still out becomes ready. */
+export function shortfall(state: SchedulerState): number {
+  const taken = state.openStep?.groups.length ?? 0
+  return state.burst.stepsLeft * state.config.groupsPerStep - taken - availableGroups(state)
+}
+
+/** True when some destination serves executions now or will without a role change. */
+function canHost(state: DraftState): boolean {
+  if (standaloneCapacity(state) > 0) return true
+  return state.cells.some((_, index) => index >= state.prefix && index !== state.transfer?.cell)
+}
+
+/** A burst that lost groups gets replacements at once while anything can roll them out. */
+export function replaceLost(tick: Tick): boolean {
+  const lacking = shortfall(tick.state)
+  if (lacking <= 0 || tick.state.creating > 0 || !canHost(tick.state)) return false
+  create(tick, lacking)
+  return true
+}
+
+/** True when the open step can never fill and nothing can roll out a replacement: the burst must end early. */
+export function isStuck(state: DraftState): boolean {
+  const { openStep } = state
+  if (openStep === undefined || state.transfer !== undefined || canHost(state)) return false
+  return openStep.groups.length + availableGroups(state) < state.config.groupsPerStep
+}

@@ -1,0 +1,147 @@
+/**
+ * @file What must hold after every event (scheduler.md 3.3). Pure; used by the property tests and by the live
+ * controller. I5 (pinned key-value blocks) and I10 (what a harness sees) concern the forwarding point, I11 is liveness.
+ */
+import { isUnfinished } from './executions.ts'
+import { slotsUsed } from './place.ts'
+import { stalenessBound } from './staleness.ts'
+import { dispatchDepth } from './state.ts'
+import { allMicroSteps } from './steps.ts'
+import type { ExecutionSlot, SchedulerState } from './types.ts'
+import { rolloutCapacity, servesRollout, waterLevel } from './waterlevel.ts'
+
+type Report = (name: string, holds: boolean) => void
+
+/** Names of the invariants that `state`, or the change from `previous` to it, breaks; empty when all is well. */
+export function checkInvariants(state: SchedulerState, previous?: SchedulerState): string[] {
+  const broken: string[] = []
+  const report: Report = (name, holds) => {
+    if (!holds) broken.push(name)
+  }
+  counters(state, report)
+  slots(state, report)
+  roles(state, report)
+  training(state, report)
+  groups(state, report)
+  if (previous !== undefined) change(state, previous, report)
+  return broken
+}
+
+function membersOf(state: SchedulerState): ExecutionSlot[] {
+  return state.groups.flatMap((g) => g.members)
+}
+
+function counters(state: SchedulerState, report: Report): void {
+  const { dispatched, started, terminated } = state
+  const members = membersOf(state)
+  const unfinished = members.filter((m) => isUnfinished(m))
+  report('I1 counters are out of order', terminated >= 0 && terminated <= started && started <= dispatched)
+  report('I1 the water level is not the unfinished executions', waterLevel(state) === unfinished.length)
+  const queued = unfinished.filter((m) => m.phase === 'queued').length
+  report('I1 pending is not the queue', dispatched - started === queued)
+}
+
+function slots(state: SchedulerState, report: Report): void {
+  const members = membersOf(state)
+  const { config } = state
+  const placed = members.filter((m) => m.destination !== undefined)
+  report('I2 more executions placed than there is capacity', placed.length <= rolloutCapacity(state))
+  config.standaloneSlots.forEach((count, index) => {
+    report(`I2 standalone ${index} is over its slots`, slotsUsed(state, { kind: 'standalone', index }) <= count)
+  })
+  state.cells.forEach((_, index) => {
+    const used = slotsUsed(state, { kind: 'cell', index })
+    report(`I2 cell ${index} is over its slots`, used <= config.cellSlots)
+    report(`I2 cell ${index} owns executions it does not serve`, used === 0 || servesRollout(state, index))
+  })
+  const ids = new Set(members.map((m) => m.executionId))
+  report('I4 an execution is there twice', ids.size === members.length)
+  for (const member of members) {
+    const mayOwn = member.phase === 'running' || member.phase === 'retrying'
+    const owns = member.destination !== undefined
+    report('I4 an execution that does not run owns a slot', !owns || mayOwn)
+    report('I4 a running execution owns no slot', owns || member.phase !== 'running')
+  }
+}
+
+function roles(state: SchedulerState, report: Report): void {
+  const { cells, transfer, prefix, phase } = state
+  for (const [index, cell] of cells.entries()) {
+    const isMoving = transfer?.cell === index
+    report(`I3 cell ${index} trains outside the prefix`, cell.phase !== 'training' || index < prefix)
+    report(`I3 cell ${index} drains without a move`, cell.phase !== 'draining' || isMoving)
+    report(`I3 cell ${index} enters training unasked`, cell.phase !== 'entering' || isMoving || index < prefix)
+    const mayServe = phase === 'publishing' || phase === 'done' || phase === 'failed' || index >= prefix
+    report(`I3 cell ${index} of the prefix is in rollout`, cell.phase !== 'rollout' || mayServe)
+    report(`I6 cell ${index} is a member without training`, !(cell.joined || cell.joining) || cell.phase === 'training')
+    report(`I6 cell ${index} works without being a member`, cell.claim === undefined || cell.joined)
+    report(`I6 cell ${index} is a member of nothing`, !cell.joined || state.openStep !== undefined)
+  }
+  if (transfer !== undefined) {
+    const expected = transfer.phase === 'cancelling' ? 'draining' : 'entering'
+    report('I3 the move is not of the next cell', transfer.cell === prefix && cells[prefix]?.phase === expected)
+  }
+  if (state.openStep?.phase === 'open') {
+    report('I6 members without the core', cells[0]?.joined === true || cells.every((cell) => !cell.joined))
+  }
+}
+
+function training(state: SchedulerState, report: Report): void {
+  const step = state.openStep
+  const claims = state.cells.flatMap((cell) => (cell.claim === undefined ? [] : [cell.claim]))
+  const accumulated = state.cells.flatMap((cell) => cell.accumulated)
+  if (step === undefined) {
+    report('I7 work without a step', claims.length + accumulated.length === 0)
+    return
+  }
+  report('I7 the open step is not the next one', step.index === state.step)
+  if (step.phase !== 'optimizing') {
+    const there = [...step.queue, ...claims, ...accumulated].map((id) => `${id.groupId}/${id.index}`).toSorted()
+    const expected = allMicroSteps(step)
+      .map((id) => `${id.groupId}/${id.index}`)
+      .toSorted()
+    report('I7 a micro-step is lost or doubled', there.join() === expected.join())
+  }
+  if (step.phase !== 'open') {
+    report('I7 a step ends with work left', step.queue.length + claims.length === 0)
+    report('I7 a step ends without its groups', step.groups.length === state.config.groupsPerStep)
+  }
+}
+
+function groups(state: SchedulerState, report: Report): void {
+  const bound = stalenessBound(state.config)
+  const assigned = state.groups.filter((g) => g.phase === 'assigned')
+  const inStep = state.openStep?.groups ?? []
+  const inStepIds = new Set(inStep.map((g) => g.groupId))
+  report('I9 a group is there twice', new Set(state.groups.map((g) => g.groupId)).size === state.groups.length)
+  report('I9 too many groups in a step', inStep.length <= state.config.groupsPerStep)
+  const isSame = assigned.length === inStep.length && assigned.every((g) => inStepIds.has(g.groupId))
+  report('I9 assigned groups are not those of the step', inStepIds.size === inStep.length && isSame)
+  for (const group of state.groups) {
+    const trainedAt = group.phase === 'assigned' ? state.step : group.trainedStep
+    report('I8 a group is too stale', trainedAt === undefined || trainedAt - group.dispatchVersion <= bound)
+    report('I9 trained without a step', (group.phase === 'trained') === (group.trainedStep !== undefined))
+  }
+}
+
+function change(state: SchedulerState, previous: SchedulerState, report: Report): void {
+  for (const name of ['dispatched', 'started', 'terminated', 'dispatches', 'serial'] as const) {
+    report(`I1 ${name} fell`, state[name] >= previous[name])
+  }
+  const hasDispatched = state.dispatches > previous.dispatches
+  report('I1 the water level rose without a dispatch', hasDispatched || waterLevel(state) <= waterLevel(previous))
+  const total = state.groups.length + state.creating
+  const before = previous.groups.length + previous.creating
+  report('I9 more groups than the dispatch depth', total <= Math.max(dispatchDepth(state.config), before))
+  if (state.transfer !== undefined && state.transfer.id !== previous.transfer?.id) {
+    const isWait = state.config.policy === 'async'
+    report('I2 a move left too little capacity', isWait || waterLevel(state) <= rolloutCapacity(state))
+  }
+  state.cells.forEach((cell, index) => {
+    report(`I4 the epoch of cell ${index} fell`, cell.epoch >= (previous.cells[index]?.epoch ?? 0))
+  })
+  const epochs = new Map(membersOf(previous).map((m) => [m.executionId, m.routeEpoch]))
+  for (const member of membersOf(state)) {
+    report('I4 a route epoch fell', member.routeEpoch >= (epochs.get(member.executionId) ?? 0))
+  }
+}

@@ -1,0 +1,174 @@
+/** @file Where a schedule begins: at a boundary, fresh or rebuilt from the store. */
+import { GyreError } from '../core/errors.ts'
+import type { ExecutionId, GroupId } from '../core/ids.ts'
+import type { CellSlot, ExecutionSlot, GroupSlot, SchedulerConfig, SchedulerState } from './types.ts'
+
+/** A group that no checkpoint has consumed, as the store has it. */
+export interface ResumedGroup {
+  readonly groupId: GroupId
+  readonly dispatchVersion: number
+  readonly members: readonly {
+    /** Of the attempt to run when `queued`: an interrupted execution needs a new one. */
+    readonly executionId: ExecutionId
+    readonly attempt: number
+    readonly phase: 'queued' | 'scored' | 'excluded'
+  }[]
+}
+
+export interface ResumePoint {
+  /** Of the last checkpoint. */
+  readonly step: number
+  /** Bursts opened so far. */
+  readonly bursts: number
+  /** In dispatch order. */
+  readonly groups: readonly ResumedGroup[]
+}
+
+/** @throws GyreError E_CONFIG_SCHEDULER when the configuration can never train. */
+export function initialState(config: SchedulerConfig): SchedulerState {
+  return resumedState(config, { step: 0, bursts: 0, groups: [] })
+}
+
+/**
+ * The state after a checkpoint, with the groups that are still to be trained. Every cell is expected to hold the
+ * weights of that checkpoint and to be in rollout.
+ * @throws GyreError E_CONFIG_SCHEDULER when the configuration can never train.
+ */
+export function resumedState(config: SchedulerConfig, point: ResumePoint): SchedulerState {
+  checkConfig(config)
+  const groups = point.groups.map((group, order) => resumedGroup(config, group, order))
+  const members = groups.flatMap((g) => g.members)
+  const terminated = members.filter((m) => m.phase !== 'queued').length
+  return {
+    config,
+    phase: 'idle',
+    stopping: false,
+    failure: '',
+    policyVersion: point.step,
+    step: point.step,
+    checkpointStep: point.step,
+    burst: { id: point.bursts - 1, firstStep: point.step, stepsLeft: 0 },
+    prefix: 0,
+    dispatched: members.length,
+    started: terminated,
+    terminated,
+    dispatches: 0,
+    creating: 0,
+    excludedInARow: 0,
+    excludedGroups: 0,
+    groups: groups.filter((g) => !isExcluded(config, g)),
+    cells: Array.from({ length: config.cells }, () => freshCell(point.step)),
+    openStep: undefined,
+    transfer: undefined,
+    serial: groups.length,
+  }
+}
+
+function resumedGroup(config: SchedulerConfig, group: ResumedGroup, order: number): GroupSlot {
+  const members = group.members.map((m): ExecutionSlot => ({ ...m, destination: undefined, routeEpoch: 0 }))
+  const isReady = members.every((m) => isResolved(m)) && hasSignal(config, members)
+  return {
+    groupId: group.groupId,
+    dispatchVersion: group.dispatchVersion,
+    phase: isReady ? 'ready' : 'running',
+    readyOrder: isReady ? order : undefined,
+    trainedStep: undefined,
+    members,
+  }
+}
+
+function freshCell(policyVersion: number): CellSlot {
+  return {
+    phase: 'rollout',
+    epoch: 1,
+    policyVersion,
+    publishing: false,
+    joined: false,
+    joining: false,
+    joinFailures: 0,
+    restarts: 0,
+    claim: undefined,
+    accumulated: [],
+  }
+}
+
+export function isResolved(member: ExecutionSlot): boolean {
+  return member.phase === 'scored' || member.phase === 'excluded'
+}
+
+/** Two scored executions make an advantage; a group of one is its own. */
+export function hasSignal(config: SchedulerConfig, members: readonly ExecutionSlot[]): boolean {
+  return members.filter((m) => m.phase === 'scored').length >= Math.min(2, config.groupSize)
+}
+
+function isExcluded(config: SchedulerConfig, group: GroupSlot): boolean {
+  return group.members.every((m) => isResolved(m)) && !hasSignal(config, group.members)
+}
+
+/** round((phi + mu) B). [groups] */
+export function dispatchDepth(config: SchedulerConfig): number {
+  return Math.round((config.carryOver + config.stepsPerBurst) * config.groupsPerStep)
+}
+
+const COUNTS = [
+  'cells',
+  'cellSlots',
+  'groupSize',
+  'groupsPerStep',
+  'stepsPerBurst',
+  'totalSteps',
+  'executionAttempts',
+] as const
+
+function reject(message: string): never {
+  throw new GyreError(message, { boundary: 'config', code: 'E_CONFIG_SCHEDULER' })
+}
+
+/** @throws GyreError E_CONFIG_SCHEDULER naming the first value that makes a run impossible. */
+export function checkConfig(config: SchedulerConfig): void {
+  for (const name of COUNTS) {
+    const value = config[name]
+    if (!Number.isInteger(value) || value < 1) reject(`${name} is ${value}: it must be a whole number of at least 1`)
+  }
+  if (!(config.carryOver >= 0)) reject(`carryOver (phi) is ${config.carryOver}: it must be a number of at least 0`)
+  if (config.standaloneSlots.some((slots) => !Number.isInteger(slots) || slots < 1)) {
+    reject('a standalone engine without slots can serve nothing: give it at least 1 or leave it out')
+  }
+  if (config.policy === 'colocate' && config.carryOver !== 0) {
+    reject(`policy colocate trains only what it waited for: set carryOver (phi) to 0 instead of ${config.carryOver}`)
+  }
+  if (config.policy === 'async') checkSplit(config)
+}
+
+function checkSplit(config: SchedulerConfig): void {
+  const { trainingCells, cells, standaloneSlots } = config
+  if (!Number.isInteger(trainingCells) || trainingCells < 1 || trainingCells > cells) {
+    reject(`trainingCells is ${trainingCells}: policy async needs between 1 and ${cells} of the ${cells} cells`)
+  }
+  if (trainingCells === cells && standaloneSlots.length === 0) {
+    reject(
+      `policy async with all ${cells} cells in training leaves nothing to roll out: add cells or a standalone engine`,
+    )
+  }
+}
+
+/** What will work but surprise: each a sentence for the user. */
+export function configWarnings(config: SchedulerConfig): string[] {
+  const standalone = config.standaloneSlots.reduce((sum, slots) => sum + slots, 0)
+  const rolloutCells = config.policy === 'async' ? config.cells - config.trainingCells : config.cells
+  const slots = rolloutCells * config.cellSlots + standalone
+  const executions = dispatchDepth(config) * config.groupSize
+  const carried = Math.round(config.carryOver * config.groupsPerStep) * config.groupSize
+  const warnings: string[] = []
+  if (executions > slots) {
+    warnings.push(
+      `a burst starts with ${executions} executions and there are ${slots} slots: ${executions - slots} wait in a queue`,
+    )
+  }
+  if (config.policy === 'elastic' && carried > slots - config.cellSlots) {
+    warnings.push(
+      `the ${carried} executions carried over do not fit the slots that remain when the core trains: training waits for them as if phi were 0`,
+    )
+  }
+  return warnings
+}

@@ -1,0 +1,187 @@
+/** @file Streaming steps: groups are assigned as they become ready, members claim micro-steps (E7, E9, E10, E11). */
+import type { GroupId } from '../core/ids.ts'
+import { nextSerial } from './tick.ts'
+import type { Draft, DraftCell, DraftState, DraftStep, Tick } from './tick.ts'
+import type { MicroStepId, StepSlot } from './types.ts'
+
+export function freshStep(state: DraftState): DraftStep {
+  return { index: state.step, attempt: nextSerial(state), phase: 'open', groups: [], queue: [] }
+}
+
+/** E7: the group that is ready longest and leaves more urgent ones their place. */
+export function assign(tick: Tick): boolean {
+  const { state } = tick
+  const step = state.openStep
+  if (step === undefined || step.groups.length >= state.config.groupsPerStep) return false
+  const ready = state.groups
+    .filter((g) => g.phase === 'ready')
+    .sort((a, b) => (a.readyOrder ?? 0) - (b.readyOrder ?? 0))
+  const group = ready.find((g) => tick.guards.mayAssign(state, g))
+  if (group === undefined) return false
+  group.phase = 'assigned'
+  step.groups.push({ groupId: group.groupId, microSteps: undefined })
+  tick.commands.push({ kind: 'build-micro-steps', groupId: group.groupId, step: step.index, attempt: step.attempt })
+  return true
+}
+
+export function microStepsBuilt(
+  tick: Tick,
+  event: { readonly groupId: GroupId; readonly step: number; readonly attempt: number; readonly count: number },
+): void {
+  const step = tick.state.openStep
+  if (step?.index !== event.step || step.attempt !== event.attempt) return
+  const group = step.groups.find((g) => g.groupId === event.groupId)
+  if (group === undefined || group.microSteps !== undefined) return
+  group.microSteps = event.count
+  step.queue.push(...idsOf(event.groupId, event.count))
+}
+
+function idsOf(groupId: GroupId, count: number): Draft<MicroStepId>[] {
+  return Array.from({ length: count }, (_, index) => ({ groupId, index }))
+}
+
+/** Every micro-step the step has been cut into so far. */
+export function allMicroSteps(step: StepSlot): MicroStepId[] {
+  return step.groups.flatMap((g) => idsOf(g.groupId, g.microSteps ?? 0))
+}
+
+/** E9: the core first, since it holds the weights; never while the optimizer is about to change them. */
+export function join(tick: Tick): boolean {
+  const { state } = tick
+  const step = state.openStep
+  if (step?.phase !== 'open') return false
+  const joiners = state.cells
+    .map((cell, index) => ({ cell, index }))
+    .filter(({ cell }) => cell.phase === 'training' && !cell.joined && !cell.joining)
+    .filter(({ index }) => index === 0 || state.cells[0]?.joined === true)
+  for (const { cell, index } of joiners) {
+    cell.joining = true
+    tick.commands.push({ kind: 'join-step', cell: index, epoch: cell.epoch, step: step.index })
+  }
+  return joiners.length > 0
+}
+
+export function joined(tick: Tick, cell: DraftCell, stepIndex: number): void {
+  if (!cell.joining || tick.state.openStep?.index !== stepIndex) return
+  cell.joining = false
+  cell.joined = true
+  cell.joinFailures = 0
+  cell.accumulated = []
+}
+
+/** E10: idle members take the oldest micro-steps. */
+export function claim(tick: Tick): boolean {
+  const { state } = tick
+  const step = state.openStep
+  if (step?.phase !== 'open') return false
+  let claimed = false
+  for (const [index, cell] of state.cells.entries()) {
+    if (!cell.joined || cell.claim !== undefined) continue
+    const next = step.queue.shift()
+    if (next === undefined) break
+    cell.claim = { ...next, key: `${step.index}.${step.attempt}.${nextSerial(state)}` }
+    tick.commands.push({
+      kind: 'train',
+      cell: index,
+      epoch: cell.epoch,
+      step: step.index,
+      attempt: step.attempt,
+      claim: { ...cell.claim },
+    })
+    claimed = true
+  }
+  return claimed
+}
+
+export function microStepDone(cell: DraftCell, key: string): void {
+  if (cell.claim?.key !== key) return
+  cell.accumulated.push({ groupId: cell.claim.groupId, index: cell.claim.index })
+  cell.claim = undefined
+}
+
+/** E10, a lost member: what it claimed and what it accumulated is to be done again by others. */
+export function returnWork(tick: Tick, cell: DraftCell): void {
+  const step = tick.state.openStep
+  // While the core reduces, the outcome decides: its gradient may already be in.
+  if (step?.phase === 'open') {
+    const { claim: lost, accumulated } = cell
+    const claimed = lost === undefined ? [] : [{ groupId: lost.groupId, index: lost.index }]
+    step.queue.unshift(...accumulated, ...claimed)
+    cell.accumulated = []
+  }
+  leaveStep(cell)
+}
+
+export function leaveStep(cell: DraftCell): void {
+  cell.joined = false
+  cell.joining = false
+  cell.joinFailures = 0
+  cell.claim = undefined
+}
+
+/** E11, first half: everything is accumulated, so the core gathers it. */
+export function closeStep(tick: Tick): boolean {
+  const { state } = tick
+  const step = state.openStep
+  const core = state.cells[0]
+  if (step?.phase !== 'open' || core?.joined !== true) return false
+  const isComplete =
+    step.groups.length === state.config.groupsPerStep &&
+    step.queue.length === 0 &&
+    step.groups.every((g) => g.microSteps !== undefined) &&
+    state.cells.every((cell) => cell.claim === undefined)
+  if (!isComplete) return false
+  const from = state.cells.flatMap((cell, index) => (index > 0 && cell.accumulated.length > 0 ? [index] : []))
+  if (from.length === 0) {
+    optimize(tick)
+  } else {
+    step.phase = 'reducing'
+    tick.commands.push({ kind: 'reduce', epoch: core.epoch, step: step.index, from })
+  }
+  return true
+}
+
+export function reduced(tick: Tick): void {
+  if (tick.state.openStep?.phase === 'reducing') optimize(tick)
+}
+
+function optimize(tick: Tick): void {
+  const step = tick.state.openStep
+  const core = tick.state.cells[0]
+  if (step === undefined || core === undefined) return
+  step.phase = 'optimizing'
+  for (const cell of tick.state.cells) cell.accumulated = []
+  tick.commands.push({
+    kind: 'optimize',
+    epoch: core.epoch,
+    step: step.index,
+    key: `${step.index}.${step.attempt}`,
+    empty: allMicroSteps(step).length === 0,
+  })
+}
+
+/** The core's accumulator may hold part of a lost gradient: every micro-step is done again. */
+export function redoStep(tick: Tick): void {
+  const step = tick.state.openStep
+  if (step?.phase !== 'reducing') return
+  step.phase = 'open'
+  step.attempt = nextSerial(tick.state)
+  step.queue = allMicroSteps(step)
+  clearMembers(tick.state)
+}
+
+export function clearMembers(state: DraftState): void {
+  for (const cell of state.cells) {
+    leaveStep(cell)
+    cell.accumulated = []
+  }
+}
+
+/** Undoes an unfinished step: its groups are ready again, and late answers of its members are fenced off. */
+export function abandonStep(tick: Tick): void {
+  const { state } = tick
+  for (const group of state.groups) if (group.phase === 'assigned') group.phase = 'ready'
+  for (const cell of state.cells) if (cell.phase === 'training') cell.epoch++
+  clearMembers(state)
+  state.openStep = undefined
+}

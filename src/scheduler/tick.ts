@@ -1,0 +1,82 @@
+/** @file What every rule works on: a private copy of the state, and the commands collected so far. */
+import type { ExecutionId, GroupId } from '../core/ids.ts'
+import type { mayAssign } from './staleness.ts'
+import type { CellSlot, Command, ExecutionSlot, GroupSlot, SchedulerState, StepSlot } from './types.ts'
+import type { waterLevelAllows } from './waterlevel.ts'
+
+/** The same data, writable. */
+export type Draft<T> = T extends string | number | boolean | undefined
+  ? T
+  : T extends readonly (infer U)[]
+    ? Draft<U>[]
+    : { -readonly [K in keyof T]: Draft<T[K]> }
+
+export type DraftState = Draft<SchedulerState>
+export type DraftCell = Draft<CellSlot>
+export type DraftGroup = Draft<GroupSlot>
+export type DraftExecution = Draft<ExecutionSlot>
+export type DraftStep = Draft<StepSlot>
+
+/** The safety rules, as values, so that a test can break one and see the invariants catch it. */
+export interface Guards {
+  readonly waterLevelAllows: typeof waterLevelAllows
+  readonly mayAssign: typeof mayAssign
+}
+
+export interface Tick {
+  readonly state: DraftState
+  readonly commands: Command[]
+  readonly guards: Guards
+}
+
+/** A copy that shares nothing writable with the original. */
+export function draftOf(state: SchedulerState): DraftState {
+  const step = state.openStep
+  return {
+    ...state,
+    config: { ...state.config, standaloneSlots: [...state.config.standaloneSlots] },
+    burst: { ...state.burst },
+    groups: state.groups.map((g) => ({ ...g, members: g.members.map((m) => ({ ...m })) })),
+    cells: state.cells.map((c) => ({ ...c, accumulated: [...c.accumulated] })),
+    openStep:
+      step === undefined ? undefined : { ...step, groups: step.groups.map((g) => ({ ...g })), queue: [...step.queue] },
+    transfer: state.transfer === undefined ? undefined : { ...state.transfer },
+  }
+}
+
+export function nextSerial(state: DraftState): number {
+  return ++state.serial
+}
+
+export function findGroup(state: DraftState, groupId: GroupId): DraftGroup | undefined {
+  return state.groups.find((g) => g.groupId === groupId)
+}
+
+/** The group and the member whose present attempt this is. */
+export function findExecution(
+  state: DraftState,
+  executionId: ExecutionId,
+): { readonly group: DraftGroup; readonly member: DraftExecution } | undefined {
+  for (const group of state.groups) {
+    const member = group.members.find((m) => m.executionId === executionId)
+    if (member !== undefined) return { group, member }
+  }
+  return undefined
+}
+
+/** The cell an event speaks about, unless the event is of an older epoch. */
+export function currentCell(
+  state: DraftState,
+  event: { readonly cell: number; readonly epoch: number },
+): DraftCell | undefined {
+  const cell = state.cells[event.cell]
+  return cell?.epoch === event.epoch ? cell : undefined
+}
+
+/** Ends the run as failed. Idempotent. */
+export function failRun(tick: Tick, reason: string): void {
+  if (tick.state.phase === 'failed' || tick.state.phase === 'done') return
+  tick.state.phase = 'failed'
+  tick.state.failure = reason
+  tick.commands.push({ kind: 'finish', outcome: 'failed', reason })
+}
