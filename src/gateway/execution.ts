@@ -1,0 +1,167 @@
+/** @file The gateway's side of one execution: its key, its tree, its calls, and when a request is a retry. */
+import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import type { CallId } from '../core/ids.ts'
+import type { OpenExecution } from '../ports/forwarding.ts'
+import type { CallRecord, NodeId } from '../trajectory/node.ts'
+import { ExecutionTree } from '../trajectory/tree.ts'
+import { closedError, gatewayError } from './faults.ts'
+import type { ModelCall } from './model-call.ts'
+
+/** What makes two requests the same request. */
+export interface RequestIdentity {
+  readonly thread: string
+  readonly requestHash: string
+  readonly contextHash: string
+  /** The client says that it tries again. */
+  readonly isMarkedRetry: boolean
+}
+
+export interface Counters {
+  modelCalls: number
+  sampledTokens: number
+  requestsMoved: number
+  harnessErrors: number
+  tokensMismatched: number
+}
+
+export function zeroCounters(): Counters {
+  return { modelCalls: 0, sampledTokens: 0, requestsMoved: 0, harnessErrors: 0, tokensMismatched: 0 }
+}
+
+export class Execution {
+  readonly spec: OpenExecution
+  readonly apiKey: string
+  readonly counters = zeroCounters()
+  readonly #keyDigest: Buffer
+  readonly #running = new Map<ModelCall, Promise<void>>()
+  /** By thread and request: what a retry may attach to. */
+  readonly #latest = new Map<string, ModelCall>()
+  /** By thread and context: committed answers to the same question, oldest first. */
+  readonly #answers = new Map<string, { readonly callId: CallId; readonly node: NodeId }[]>()
+  readonly #callOfNode = new Map<NodeId, ModelCall>()
+  readonly #timesAsked = new Map<string, number>()
+  #tree: ExecutionTree
+  #persisted: Promise<void> = Promise.resolve()
+  #isClosed = false
+  #started = 0
+
+  constructor(spec: OpenExecution) {
+    this.spec = spec
+    this.apiKey = randomBytes(24).toString('base64url')
+    this.#keyDigest = digest(this.apiKey)
+    this.#tree = new ExecutionTree(spec.executionId)
+  }
+
+  get tree(): ExecutionTree {
+    return this.#tree
+  }
+
+  get isClosed(): boolean {
+    return this.#isClosed
+  }
+
+  isKey(key: string): boolean {
+    return timingSafeEqual(digest(key), this.#keyDigest)
+  }
+
+  /** @throws GyreError E_GATEWAY_CLOSED. */
+  assertOpen(): void {
+    if (this.#isClosed) throw closedError(this.spec.executionId)
+  }
+
+  /** @throws GyreError E_GATEWAY_CLOSED, E_GATEWAY_CALL_LIMIT. */
+  assertAdmits(): void {
+    this.assertOpen()
+    const { executionId, maxCalls } = this.spec
+    if (maxCalls > 0 && this.#started >= maxCalls) {
+      throw gatewayError(
+        'E_GATEWAY_CALL_LIMIT',
+        `execution ${executionId} has used its ${maxCalls} model calls: stop here`,
+      )
+    }
+  }
+
+  /** Numbers a new call by arrival, and counts how often its request was asked before. */
+  admit(requestHash: string): { readonly number: number; readonly timesAsked: number } {
+    this.assertAdmits()
+    const timesAsked = this.#timesAsked.get(requestHash) ?? 0
+    this.#timesAsked.set(requestHash, timesAsked + 1)
+    this.counters.modelCalls++
+    return { number: this.#started++, timesAsked }
+  }
+
+  track(call: ModelCall, run: Promise<void>): void {
+    this.#latest.set(requestKey(call.facts), call)
+    this.#running.set(call, run)
+    void run.finally(() => this.#running.delete(call))
+  }
+
+  /**
+   * The call this request repeats. One that runs is joined. One that was answered is replayed when the client left
+   * early, says that it retries, or asks again soon without having used the answer; an empty answer that arrived
+   * cannot be used, so asking again is a new question.
+   */
+  findRepeated(identity: RequestIdentity, atMs: number, replayMs: number): ModelCall | undefined {
+    const call = this.#latest.get(requestKey(identity))
+    if (call === undefined || call.isUsed || call.state.kind === 'failed' || call.signal.aborted) return undefined
+    if (call.state.kind === 'running' || call.wasLeft || identity.isMarkedRetry) return call
+    const isEmpty = call.parts.every((part) => part.kind === 'thinking')
+    return !isEmpty && atMs - call.state.atMs <= replayMs ? call : undefined
+  }
+
+  /** A request that continues from a path proves that every answer on it was used. */
+  markUsed(leaf: NodeId): void {
+    for (const node of this.#tree.pathNodes(leaf)) {
+      const call = this.#callOfNode.get(node.id)
+      if (call === undefined) continue
+      call.isUsed = true
+      this.#callOfNode.delete(node.id)
+      this.#latest.delete(requestKey(call.facts))
+    }
+  }
+
+  noteAnswer(call: ModelCall, node: NodeId): void {
+    const key = `${call.facts.thread}\n${call.facts.contextHash}`
+    const answers = this.#answers.get(key) ?? []
+    answers.push({ callId: call.facts.callId, node })
+    this.#answers.set(key, answers)
+    this.#callOfNode.set(node, call)
+  }
+
+  /** Records become durable in commit order, so that what survives a kill is a prefix of the tree. */
+  async persist(record: CallRecord, append: (record: CallRecord) => Promise<void>): Promise<void> {
+    this.#persisted = this.#persisted.then(async () => append(record))
+    await this.#persisted
+  }
+
+  /** Aborts what runs, waits for its records, and returns the calls whose answer another one replaced. */
+  async close(): Promise<readonly CallId[]> {
+    this.#isClosed = true
+    for (const call of this.#running.keys()) call.abort('the execution has ended')
+    await Promise.allSettled(this.#running.values())
+    const orphans = [...this.#answers.values()].flatMap((answers) => this.#replaced(answers))
+    this.#forget()
+    return orphans
+  }
+
+  #replaced(answers: readonly { readonly callId: CallId; readonly node: NodeId }[]): readonly CallId[] {
+    return answers
+      .slice(0, -1)
+      .filter(({ node }) => this.#tree.childrenOf(node).length === 0)
+      .map(({ callId }) => callId)
+  }
+
+  /** The records hold everything; a closed execution only remembers its key, to refuse calls clearly. */
+  #forget(): void {
+    this.#tree = new ExecutionTree(this.spec.executionId)
+    for (const map of [this.#latest, this.#answers, this.#callOfNode, this.#timesAsked]) map.clear()
+  }
+}
+
+function requestKey(request: { readonly thread: string; readonly requestHash: string }): string {
+  return `${request.thread}\n${request.requestHash}`
+}
+
+function digest(key: string): Buffer {
+  return createHash('sha256').update(key).digest()
+}

@@ -1,0 +1,183 @@
+/**
+ * @file The life of one model call, from a harness's request to its record.
+ *
+ *   parse -> who asks -> is it a retry -> match and encode the tail -> generate -> commit -> record -> answer
+ *
+ * Routing is in routes.ts, moving between engines in sampler.ts, HTTP in server.ts and respond.ts.
+ */
+import { createHash } from 'node:crypto'
+import { callId } from '../core/ids.ts'
+import type { Usage } from '../core/items.ts'
+import { hashSeed } from '../core/rng.ts'
+import type { RecordSink } from '../ports/forwarding.ts'
+import type { ChatCodec } from '../tokens/codec.ts'
+import { classifyCall, harnessProfile } from '../trajectory/profiles.ts'
+import type { Dialect, ParsedRequest } from '../wire/dialect.ts'
+
+import type { Execution, RequestIdentity } from './execution.ts'
+import { closedError, faultOf, overlongError } from './faults.ts'
+import { ModelCall } from './model-call.ts'
+import { planPrompt } from './prompt.ts'
+import { commitCall, isPathExact } from './record.ts'
+import type { CallEnd } from './record.ts'
+import type { GenerationEnd, Sampler } from './sampler.ts'
+
+export interface ForwardDeps {
+  readonly codec: ChatCodec
+  readonly sink: RecordSink
+  readonly sampler: Sampler
+  /** What every engine accepts. [tokens] */
+  readonly maxContext: number
+  /** How long a running call whose clients all hung up waits for one to come back. [ms] */
+  readonly abandonMs: number
+  /** How long after an answer the same request counts as a retry. [ms] */
+  readonly replayMs: number
+  /** ms since the Unix epoch. */
+  readonly now: () => number
+  /** Told of every failure of ours that a harness sees. */
+  readonly onFailure: (error: unknown, execution: Execution | undefined) => void
+}
+
+export type RequestHeaders = Readonly<Record<string, string | readonly string[] | undefined>>
+
+/**
+ * Returns the call that answers the request: a new one that now runs, or the one the request repeats.
+ * @throws GyreError E_GATEWAY_CLOSED, E_GATEWAY_CALL_LIMIT, E_ENGINE_OVERLONG.
+ */
+export function forward(
+  deps: ForwardDeps,
+  execution: Execution,
+  dialect: Dialect,
+  parsed: ParsedRequest,
+  headers: RequestHeaders,
+): ModelCall {
+  const { spec } = execution
+  const tools = parsed.items.flatMap((item) => (item.kind === 'tools' ? item.tools : []))
+  const facts = { items: parsed.items, headers, hasTools: tools.length > 0 }
+  const { thread, role } = classifyCall(harnessProfile(spec.profile), facts)
+  const identity = identify(parsed, thread, headers)
+  const repeated = execution.findRepeated(identity, deps.now(), deps.replayMs)
+  if (repeated !== undefined) return repeated
+
+  execution.assertAdmits()
+  const prompt = planPrompt(execution.tree, deps.codec, parsed.items)
+  execution.markUsed(prompt.parent)
+  const room = deps.maxContext - prompt.tokenIds.length
+  if (room < 1) throw overlongError(prompt.tokenIds.length, deps.maxContext)
+  const { number, timesAsked } = execution.admit(identity.requestHash)
+  const { requestHash, contextHash } = identity
+  const call = new ModelCall(
+    {
+      callId: callId(`${spec.executionId}.${number}`),
+      number,
+      dialect: dialect.name,
+      thread,
+      role,
+      requestHash,
+      contextHash,
+      prompt,
+      tools,
+      startedAtMs: deps.now(),
+    },
+    deps.codec,
+    deps.abandonMs,
+  )
+  const maxTokens = Math.min(parsed.maxTokens ?? spec.sampling.maxTokens, spec.sampling.maxTokens, room)
+  const seed = hashSeed(spec.sampling.seed, requestHash, timesAsked)
+  execution.track(call, runCall(deps, execution, call, maxTokens, seed))
+  return call
+}
+
+/** Never rejects: what goes wrong is the call's state. */
+async function runCall(
+  deps: ForwardDeps,
+  execution: Execution,
+  call: ModelCall,
+  maxTokens: number,
+  seed: number,
+): Promise<void> {
+  try {
+    const end = await generate(deps, execution, call, maxTokens, seed)
+    call.flush()
+    const finishReason = end.finishReason === 'stop' && call.turn.toolCalls.length > 0 ? 'tool-calls' : end.finishReason
+    const usage = usageOf(call, end.cachedTokens)
+    await record(deps, execution, call, { status: 'committed', finishReason, usage, moves: end.moves })
+    call.answer(finishReason, usage, deps.now())
+  } catch (error) {
+    await failCall(deps, execution, call, error)
+  }
+}
+
+async function generate(
+  deps: ForwardDeps,
+  execution: Execution,
+  call: ModelCall,
+  maxTokens: number,
+  seed: number,
+): Promise<GenerationEnd> {
+  const { executionId, sampling } = execution.spec
+  const { temperature, topP, topK } = sampling
+  const end = await deps.sampler.run({
+    requestId: call.facts.callId,
+    executionId,
+    promptIds: call.facts.prompt.tokenIds,
+    // The execution's own distribution is the one that is trained, whatever the harness asks for.
+    sampling: { maxTokens, temperature, topP, topK, stopTokenIds: deps.codec.stopTokenIds, seed },
+    signal: call.signal,
+    sampled: call.sampled,
+    onTokens: (tokenIds) => call.push(tokenIds),
+  })
+  if (end.moves > 0) execution.counters.requestsMoved++
+  return end
+}
+
+async function record(
+  deps: ForwardDeps,
+  execution: Execution,
+  call: ModelCall,
+  end: Omit<CallEnd, 'endedAtMs'>,
+): Promise<void> {
+  const { tree, counters } = execution
+  const entry = commitCall(tree, execution.spec.executionId, call, { ...end, endedAtMs: deps.now() })
+  const leaf = tree.nextNodeId - 1
+  if (end.status === 'committed') execution.noteAnswer(call, leaf)
+  if (!isPathExact(tree, leaf, call)) counters.tokensMismatched++
+  counters.sampledTokens += call.sampled.tokenIds.length
+  await execution.persist(entry, async (durable) => deps.sink.appendCall(durable))
+}
+
+/** A call that nobody waits for keeps what was sampled, for the record; any other failure is ours. */
+async function failCall(deps: ForwardDeps, execution: Execution, call: ModelCall, error: unknown): Promise<void> {
+  if (!call.signal.aborted) {
+    call.fail(error)
+    if (faultOf(error).kind !== 'internal') return
+    execution.counters.harnessErrors++
+    deps.onFailure(error, execution)
+    return
+  }
+  try {
+    call.flush()
+    const end = { status: 'aborted', finishReason: 'length', usage: usageOf(call, 0), moves: 0 } as const
+    if (call.sampled.tokenIds.length > 0) await record(deps, execution, call, end)
+  } catch (failure) {
+    deps.onFailure(failure, execution)
+  }
+  call.fail(closedError(execution.spec.executionId))
+}
+
+function usageOf(call: ModelCall, cachedTokens: number): Usage {
+  const promptTokens = call.facts.prompt.tokenIds.length
+  return { promptTokens, cachedTokens, completionTokens: call.sampled.tokenIds.length }
+}
+
+/** Streaming or not is no difference: a client that lost a stream asks again without one. */
+function identify(parsed: ParsedRequest, thread: string, headers: RequestHeaders): RequestIdentity {
+  const contextHash = sha256(JSON.stringify(parsed.items))
+  const requestHash = sha256(`${contextHash} ${parsed.maxTokens ?? ''}`)
+  const retries = Number(headers['x-stainless-retry-count'] ?? 0)
+  return { thread, requestHash, contextHash, isMarkedRetry: retries > 0 }
+}
+
+function sha256(text: string): string {
+  return createHash('sha256').update(text).digest('hex')
+}

@@ -1,0 +1,142 @@
+/** @file One model call as everything that waits for it sees it: a growing list of parts, then an end. */
+import type { CallId } from '../core/ids.ts'
+import type { AssistantItem, FinishReason, ToolCall, ToolSpec, Usage } from '../core/items.ts'
+import type { ChatCodec, OutputEvent, OutputParser } from '../tokens/codec.ts'
+import type { LeafRole } from '../trajectory/node.ts'
+import type { AnswerPart } from '../wire/dialect.ts'
+import type { Prompt } from './prompt.ts'
+import type { Sampled } from './sampler.ts'
+
+export interface ModelCallFacts {
+  readonly callId: CallId
+  /** Counts the calls of the execution by arrival, from 0. The ids of served tool calls hold it. */
+  readonly number: number
+  readonly dialect: string
+  readonly thread: string
+  readonly role: LeafRole
+  readonly requestHash: string
+  /** Equal for requests that differ only in how long an answer they want. */
+  readonly contextHash: string
+  readonly prompt: Prompt
+  readonly tools: readonly ToolSpec[]
+  readonly startedAtMs: number
+}
+
+export type CallState =
+  | { readonly kind: 'running' }
+  | { readonly kind: 'answered'; readonly finishReason: FinishReason; readonly usage: Usage; readonly atMs: number }
+  | { readonly kind: 'failed'; readonly error: unknown }
+
+export class ModelCall {
+  readonly facts: ModelCallFacts
+  readonly sampled: Sampled = { tokenIds: [], logprobs: [], policyVersions: [] }
+  /** True once a later request continued from the answer. */
+  isUsed = false
+  /** True when a client left before it had the whole answer. */
+  wasLeft = false
+  readonly #parser: OutputParser
+  readonly #controller = new AbortController()
+  readonly #parts: AnswerPart[] = []
+  readonly #waiters = new Set<() => void>()
+  readonly #abandonMs: number
+  #state: CallState = { kind: 'running' }
+  #readers = 0
+  #abandonTimer: NodeJS.Timeout | undefined
+
+  constructor(facts: ModelCallFacts, codec: ChatCodec, abandonMs: number) {
+    this.facts = facts
+    this.#parser = codec.outputParser(facts.tools)
+    this.#abandonMs = abandonMs
+  }
+
+  /** Aborts when nobody wants the answer any more. */
+  get signal(): AbortSignal {
+    return this.#controller.signal
+  }
+
+  get state(): CallState {
+    return this.#state
+  }
+
+  get parts(): readonly AnswerPart[] {
+    return this.#parts
+  }
+
+  /** What the parts say, as one turn. */
+  get turn(): AssistantItem {
+    const text = (kind: 'text' | 'thinking'): string =>
+      this.#parts.map((part) => (part.kind !== 'tool-call' && part.kind === kind ? part.text : '')).join('')
+    const toolCalls = this.#parts.flatMap((part): ToolCall[] => (part.kind === 'tool-call' ? [part.call] : []))
+    return { kind: 'assistant', thinking: text('thinking'), text: text('text'), toolCalls }
+  }
+
+  push(tokenIds: readonly number[]): void {
+    this.#take(this.#parser.push(tokenIds))
+  }
+
+  /** Everything was sampled: hands out what the parser held back. */
+  flush(): void {
+    this.#take(this.#parser.finish())
+  }
+
+  answer(finishReason: FinishReason, usage: Usage, atMs: number): void {
+    this.#end({ kind: 'answered', finishReason, usage, atMs })
+  }
+
+  fail(error: unknown): void {
+    this.#end({ kind: 'failed', error })
+  }
+
+  abort(reason: unknown): void {
+    if (this.#state.kind === 'running') this.#controller.abort(reason)
+  }
+
+  /** Counts a client that waits. The function it returns takes the client off again, and must be called once. */
+  attach(): () => void {
+    this.#readers++
+    clearTimeout(this.#abandonTimer)
+    return () => {
+      this.#readers--
+      if (this.#state.kind !== 'running') return
+      this.wasLeft = true
+      if (this.#readers > 0) return
+      this.#abandonTimer = setTimeout(() => this.abort('the client hung up'), this.#abandonMs)
+    }
+  }
+
+  /** Resolves true when there are more than `seen` parts or the call has ended, false after `timeoutMs`. */
+  async progress(seen: number, timeoutMs: number): Promise<boolean> {
+    if (this.#parts.length > seen || this.#state.kind !== 'running') return true
+    return new Promise((resolve) => {
+      const done = (isProgress: boolean): void => {
+        clearTimeout(timer)
+        this.#waiters.delete(wake)
+        resolve(isProgress)
+      }
+      const wake = (): void => done(true)
+      const timer = setTimeout(() => done(false), timeoutMs)
+      this.#waiters.add(wake)
+    })
+  }
+
+  #take(events: readonly OutputEvent[]): void {
+    for (const event of events) this.#parts.push(this.#part(event))
+    if (events.length > 0) this.#wake()
+  }
+
+  #part(event: OutputEvent): AnswerPart {
+    if (event.kind !== 'tool-call') return event
+    const { index, name, argumentsText } = event
+    return { kind: 'tool-call', call: { id: `call_${this.facts.number}_${index}`, name, argumentsText } }
+  }
+
+  #end(state: CallState): void {
+    clearTimeout(this.#abandonTimer)
+    this.#state = state
+    this.#wake()
+  }
+
+  #wake(): void {
+    for (const wake of this.#waiters) wake()
+  }
+}

@@ -1,0 +1,133 @@
+/** @file The HTTP side of the gateway: which execution asks, with which key, in which dialect. */
+import { createServer } from 'node:http'
+import type { IncomingMessage, Server, ServerResponse } from 'node:http'
+import { anthropic, anthropicCountBody, anthropicModelsBody } from '../wire/anthropic.ts'
+import type { Dialect } from '../wire/dialect.ts'
+import { openAiChat, openAiModelsBody } from '../wire/openai-chat.ts'
+import { readJson } from './body.ts'
+import type { Execution } from './execution.ts'
+import { faultOf, gatewayError } from './faults.ts'
+import { forward } from './forward.ts'
+import type { ForwardDeps } from './forward.ts'
+import { planPrompt } from './prompt.ts'
+import { respond, sendFault, sendJson } from './respond.ts'
+
+/** Idle connections are kept longer than any client keeps them, so that no request meets a closing socket. [ms] */
+const KEEP_ALIVE_TIMEOUT_MS = 15 * 60_000
+
+export interface ServerDeps extends ForwardDeps {
+  readonly model: string
+  readonly bodyBytes: number
+  readonly keepAliveMs: number
+  readonly findExecution: (executionId: string) => Execution | undefined
+}
+
+interface Exchange {
+  readonly request: IncomingMessage
+  readonly response: ServerResponse
+  readonly method: string
+  /** What follows `/x/EXECUTION`, without the query. */
+  readonly path: string
+  readonly dialect: Dialect
+}
+
+/** Does not listen yet. No timeout of the server's own may cut a call. */
+export function createGatewayServer(deps: ServerDeps): Server {
+  const server = createServer({ requestTimeout: 0, keepAliveTimeout: KEEP_ALIVE_TIMEOUT_MS }, (request, response) => {
+    void answer(deps, request, response)
+  })
+  server.timeout = 0
+  return server
+}
+
+async function answer(deps: ServerDeps, request: IncomingMessage, response: ServerResponse): Promise<void> {
+  const { pathname } = new URL(request.url ?? '/', 'http://gateway')
+  const dialect = pathname.includes('/messages') || 'anthropic-version' in request.headers ? anthropic : openAiChat
+  const method = request.method ?? 'GET'
+  try {
+    if (pathname === '/health') return sendJson(response, 200, { status: 'ok' })
+    if (method === 'HEAD') return void response.writeHead(200).end()
+    const [, executionId, path] = /^\/x\/([^/]+)(\/.*)$/.exec(pathname) ?? []
+    if (executionId === undefined || path === undefined) throw unknownRoute(method, pathname)
+    const execution = authorize(deps, decoded(executionId), request)
+    await dispatch(deps, execution, { request, response, method, path, dialect })
+  } catch (error) {
+    const fault = faultOf(error)
+    if (fault.code === 'E_GATEWAY_INTERNAL') deps.onFailure(error, undefined)
+    if (response.headersSent) response.destroy()
+    else sendFault(response, dialect, fault)
+  }
+}
+
+async function dispatch(deps: ServerDeps, execution: Execution, exchange: Exchange): Promise<void> {
+  const { response, method, path, dialect } = exchange
+  switch (path) {
+    case '/v1/chat/completions':
+    case '/v1/messages':
+      return complete(deps, execution, exchange)
+    case '/v1/messages/count_tokens': {
+      const { items } = dialect.parseRequest(await readPosted(deps, execution, exchange))
+      const prompt = planPrompt(execution.tree, deps.codec, items)
+      return sendJson(response, 200, anthropicCountBody(prompt.tokenIds.length))
+    }
+    case '/v1/models': {
+      const createdS = Math.floor(deps.now() / 1000)
+      const body = dialect === anthropic ? anthropicModelsBody : openAiModelsBody
+      return sendJson(response, 200, body(deps.model, createdS))
+    }
+    default:
+      throw unknownRoute(method, path)
+  }
+}
+
+async function complete(deps: ServerDeps, execution: Execution, exchange: Exchange): Promise<void> {
+  const { request, response, dialect } = exchange
+  const parsed = dialect.parseRequest(await readPosted(deps, execution, exchange))
+  const call = forward(deps, execution, dialect, parsed, request.headers)
+  const head = {
+    answerId: call.facts.callId,
+    model: parsed.model === '' ? deps.model : parsed.model,
+    createdS: Math.floor(call.facts.startedAtMs / 1000),
+    promptTokens: call.facts.prompt.tokenIds.length,
+    includeUsage: parsed.includeUsage,
+  }
+  await respond(response, call, dialect, head, parsed.stream, deps.keepAliveMs)
+}
+
+async function readPosted(deps: ServerDeps, execution: Execution, exchange: Exchange): Promise<unknown> {
+  const { request, method, path } = exchange
+  if (method !== 'POST') throw gatewayError('E_GATEWAY_METHOD', `${path} takes POST, not ${method}`)
+  execution.assertOpen()
+  return readJson(request, deps.bodyBytes)
+}
+
+/** The key of one execution opens nothing of another. */
+function authorize(deps: ServerDeps, executionId: string, request: IncomingMessage): Execution {
+  const execution = deps.findExecution(executionId)
+  if (execution === undefined) {
+    throw gatewayError('E_GATEWAY_UNKNOWN_EXECUTION', `there is no execution "${executionId}": check the base URL`)
+  }
+  const bearer = /^Bearer (.+)$/i.exec(request.headers.authorization ?? '')?.[1]
+  const keys = [bearer, request.headers['x-api-key']].filter((key) => typeof key === 'string')
+  if (keys.some((key) => execution.isKey(key))) return execution
+  const what = keys.length === 0 ? 'no key' : 'another key'
+  throw gatewayError(
+    'E_GATEWAY_UNAUTHORIZED',
+    `execution "${executionId}" was asked with ${what}: send its own as "Authorization: Bearer" or "x-api-key"`,
+  )
+}
+
+function unknownRoute(method: string, path: string): Error {
+  return gatewayError(
+    'E_GATEWAY_UNKNOWN_ROUTE',
+    `${method} ${path} is not served: use /x/EXECUTION/v1/chat/completions, /v1/messages or /v1/models`,
+  )
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part)
+  } catch {
+    return part
+  }
+}

@@ -1,0 +1,140 @@
+/** @file A body of `POST /v1/messages` as canonical items. */
+import { z } from 'zod'
+import type { AssistantItem, Item, Json, ToolCall, ToolSpec } from '../core/items.ts'
+import { canonicalItems, systemItem } from './canonical.ts'
+import type { ParsedRequest } from './dialect.ts'
+import { malformed, unsupported, validate } from './validate.ts'
+
+const Block = z.looseObject({ type: z.string() })
+const Content = z.union([z.string(), z.array(Block)])
+
+const Body = z.looseObject({
+  model: z.string().default(''),
+  messages: z.array(z.looseObject({ role: z.string(), content: Content })).min(1),
+  system: Content.nullish(),
+  tools: z.array(z.looseObject({ name: z.string().min(1), type: z.string().nullish() })).nullish(),
+  stream: z.boolean().nullish(),
+  max_tokens: z.number().int().positive().nullish(),
+  temperature: z.number().nullish(),
+  top_p: z.number().nullish(),
+  stop_sequences: z.array(z.string()).nullish(),
+  mcp_servers: z.array(z.unknown()).nullish(),
+})
+
+const Tool = z.looseObject({
+  name: z.string(),
+  description: z.string().nullish(),
+  input_schema: z.looseObject({}),
+  defer_loading: z.boolean().nullish(),
+})
+const TextBlock = z.looseObject({ text: z.string() })
+const ThinkingBlock = z.looseObject({ thinking: z.string() })
+const ToolUseBlock = z.looseObject({ id: z.string().min(1), name: z.string(), input: z.looseObject({}) })
+const ToolResultBlock = z.looseObject({
+  tool_use_id: z.string(),
+  content: Content.nullish(),
+  is_error: z.boolean().nullish(),
+})
+const ToolReferenceBlock = z.looseObject({ tool_name: z.string() })
+
+type Blocks = z.infer<typeof Content>
+type AnyBlock = z.infer<typeof Block>
+
+/** @throws GyreError E_WIRE_MALFORMED, E_WIRE_UNSUPPORTED. */
+export function parseAnthropicRequest(body: unknown): ParsedRequest {
+  const request = validate(Body, body, '')
+  if ((request.stop_sequences ?? []).length > 0) throw unsupported('stop_sequences', 'a stop text')
+  if ((request.mcp_servers ?? []).length > 0) throw unsupported('mcp_servers', 'a tool server')
+  const tools = (request.tools ?? []).map((tool, i) => toolEntry(tool, `tools.${i}`))
+  const specs = new Map(tools.map((tool) => [tool.spec.name, tool.spec]))
+  const system = systemItem(blocksOf(request.system ?? []).map((block, i) => textOf(block, `system.${i}`)))
+  const messages = request.messages.flatMap((message, i) =>
+    messageItems(message.role, blocksOf(message.content), `messages.${i}`, specs),
+  )
+  return {
+    model: request.model,
+    items: canonicalItems(
+      tools.filter((tool) => !tool.deferred).map((tool) => tool.spec),
+      [...system, ...messages],
+    ),
+    stream: request.stream ?? false,
+    maxTokens: request.max_tokens ?? undefined,
+    includeUsage: true,
+    hints: { temperature: request.temperature ?? undefined, topP: request.top_p ?? undefined },
+  }
+}
+
+/** A deferred tool is not in the header: it becomes known where a tool result refers to it. */
+function toolEntry(
+  entry: { readonly name: string; readonly type?: string | null | undefined },
+  path: string,
+): { readonly spec: ToolSpec; readonly deferred: boolean } {
+  if (entry.type !== undefined && entry.type !== null && entry.type !== 'custom') {
+    throw unsupported(path, `the server tool "${entry.name}" of type "${entry.type}"`)
+  }
+  const tool = validate(Tool, entry, path)
+  const spec = { name: tool.name, description: tool.description ?? '', parameters: tool.input_schema as Json }
+  return { spec, deferred: tool.defer_loading ?? false }
+}
+
+function messageItems(
+  role: string,
+  blocks: readonly AnyBlock[],
+  path: string,
+  specs: ReadonlyMap<string, ToolSpec>,
+): readonly Item[] {
+  switch (role) {
+    case 'system':
+      return systemItem(blocks.map((block, i) => textOf(block, `${path}.content.${i}`)))
+    case 'user':
+      return blocks.map((block, i) => userItem(block, `${path}.content.${i}`, specs))
+    case 'assistant':
+      return [assistantItem(blocks, path)]
+    default:
+      throw malformed(`${path}.role`, `must be user, assistant or system, not "${role}"`)
+  }
+}
+
+function userItem(block: AnyBlock, path: string, specs: ReadonlyMap<string, ToolSpec>): Item {
+  if (block.type !== 'tool_result') return { kind: 'user', text: textOf(block, path) }
+  const result = validate(ToolResultBlock, block, path)
+  const text = blocksOf(result.content ?? '')
+    .map((part, i) => resultText(part, `${path}.content.${i}`, specs))
+    .join('\n')
+  return { kind: 'tool-result', callId: result.tool_use_id, name: '', text, isError: result.is_error ?? false }
+}
+
+function resultText(block: AnyBlock, path: string, specs: ReadonlyMap<string, ToolSpec>): string {
+  if (block.type !== 'tool_reference') return textOf(block, path)
+  const { tool_name: name } = validate(ToolReferenceBlock, block, path)
+  const spec = specs.get(name)
+  if (spec === undefined) throw malformed(`${path}.tool_name`, `names the tool "${name}", which is not among the tools`)
+  return JSON.stringify({ name: spec.name, description: spec.description, parameters: spec.parameters })
+}
+
+function assistantItem(blocks: readonly AnyBlock[], path: string): AssistantItem {
+  let [thinking, text] = ['', '']
+  const toolCalls: ToolCall[] = []
+  blocks.forEach((block, i) => {
+    const at = `${path}.content.${i}`
+    if (block.type === 'thinking') thinking += validate(ThinkingBlock, block, at).thinking
+    else if (block.type === 'tool_use') toolCalls.push(toolCall(block, at))
+    else text += textOf(block, at)
+  })
+  return { kind: 'assistant', thinking, text, toolCalls }
+}
+
+function toolCall(block: AnyBlock, path: string): ToolCall {
+  const call = validate(ToolUseBlock, block, path)
+  return { id: call.id, name: call.name, argumentsText: JSON.stringify(call.input) }
+}
+
+/** A bare string equals an array with one text block; `cache_control` and other marks of a block are not content. */
+function blocksOf(content: Blocks): readonly AnyBlock[] {
+  return typeof content === 'string' ? [{ type: 'text', text: content }] : content
+}
+
+function textOf(block: AnyBlock, path: string): string {
+  if (block.type !== 'text') throw unsupported(path, `content of type "${block.type}"`)
+  return validate(TextBlock, block, path).text
+}
