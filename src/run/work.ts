@@ -1,0 +1,246 @@
+/**
+ * @file The part of a run that is not scheduling: makes groups, runs their executions, cuts finished groups
+ * into micro-steps, and keeps the books. The controller decides when; the store is the truth.
+ */
+import type { Clock } from '../core/clock.ts'
+import { errorText, type GyreError } from '../core/errors.ts'
+import type { ExecutionId, GroupId } from '../core/ids.ts'
+import { hashSeed, seededRng } from '../core/rng.ts'
+import type { ExecutionRow, LeafRow, StepRow, Store } from '../ports/store.ts'
+import type { CreatedGroup } from '../scheduler/types.ts'
+import type { AdvantageEstimator } from '../training/advantages.ts'
+import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../training/batch.ts'
+import { packMicroSteps } from '../training/pack.ts'
+import { type StepMember, trainingStep } from '../training/step.ts'
+import { admit } from '../trajectory/admission.ts'
+import { ExecutionTree } from '../trajectory/tree.ts'
+import type { CheckpointSummary, Controller, RunWork, StepSummary } from './controller-types.ts'
+import { type ExecutionDeps, type ExecutionReport, runExecution } from './execution.ts'
+import type { FailureWatch } from './failure-watch.ts'
+import { type GroupLedger, presentAttempts, queuedRow } from './ledger.ts'
+import { StepObserver } from './step-observer.ts'
+
+export interface TrainingSettings {
+  readonly seed: number
+  /** B. [groups] */
+  readonly groupsPerStep: number
+  readonly advantage: AdvantageEstimator
+  readonly jMax: number
+  readonly maxTrajectoryTokens: number
+  readonly maxMicroStepTokens: number
+  /** Micro-steps a group is cut into when it is large enough, so that every cell finds work. */
+  readonly microStepsPerGroup: number
+  readonly objective: Objective
+  readonly optimizer: (step: number) => OptimizerParams
+}
+
+export interface WorkDeps {
+  readonly store: Store
+  readonly ledger: GroupLedger
+  readonly execution: ExecutionDeps
+  readonly settings: TrainingSettings
+  readonly clock: Clock
+  /** Relative to the run folder, and absolute, of a step's checkpoint; the folder exists and is empty. */
+  readonly checkpointFolder: (step: number) => string
+  readonly relativeFolder: (folder: string) => string
+  readonly onStep: (row: StepRow) => void
+  readonly onExecution: (row: ExecutionRow, report: ExecutionReport) => void
+}
+
+export class TrainingWork implements RunWork {
+  readonly #deps: WorkDeps
+  readonly #stop = new AbortController()
+  readonly #running = new Set<Promise<void>>()
+  readonly #watch: FailureWatch
+  readonly #observer = new StepObserver()
+  /** Done, and not yet part of a checkpoint. */
+  #pendingSteps: StepRow[] = []
+  #controller: Controller | undefined
+
+  constructor(deps: WorkDeps, watch: FailureWatch) {
+    this.#deps = deps
+    this.#watch = watch
+  }
+
+  /** The controller to report to; called once before it runs. */
+  attach(controller: Controller): void {
+    this.#controller = controller
+  }
+
+  /** Ends every running execution and waits until their sandboxes are gone. */
+  async close(): Promise<void> {
+    this.#stop.abort(new Error('the run is ending'))
+    await Promise.allSettled(this.#running)
+  }
+
+  createGroups(request: {
+    readonly count: number
+    readonly dispatchVersion: number
+    readonly burst: number
+  }): readonly CreatedGroup[] {
+    const made = this.#deps.ledger.create(request.count, request.dispatchVersion, request.burst)
+    return made.map(({ row, members }) => ({
+      groupId: row.groupId,
+      executionIds: members.map((member) => member.executionId),
+    }))
+  }
+
+  newAttempt(executionId: ExecutionId): ExecutionId {
+    const row = this.#row(executionId)
+    const next = queuedRow(row.groupId, row.member, row.attempt + 1)
+    this.#deps.store.putExecution(next)
+    return next.executionId
+  }
+
+  startExecution(executionId: ExecutionId): void {
+    const life = this.#live(executionId).catch((error: unknown) => {
+      this.#controller?.abort(`the books of execution ${executionId} cannot be kept: ${errorText(error)}`)
+    })
+    this.#running.add(life)
+    void life.finally(() => this.#running.delete(life))
+  }
+
+  async #live(executionId: ExecutionId): Promise<void> {
+    const { store, clock, ledger, settings } = this.#deps
+    const row = this.#row(executionId)
+    const group = store.groups().find((g) => g.groupId === row.groupId)
+    const task = group === undefined ? undefined : ledger.taskNamed(group.taskName)
+    if (task === undefined) throw new Error(`its task ${group?.taskName ?? '?'} is not in the task set any more`)
+    const started: ExecutionRow = { ...row, state: 'running', startedAtMs: clock.now() }
+    store.putExecution(started)
+    const seed = hashSeed('execution', settings.seed, executionId)
+    const onTerminated = (): void => {
+      store.putExecution({ ...started, state: 'evaluating' })
+      this.#controller?.executionEnded(executionId)
+    }
+    const report = await runExecution(this.#deps.execution, executionId, task, seed, onTerminated, this.#stop.signal)
+    this.#settle(started, report)
+  }
+
+  #settle(started: ExecutionRow, report: ExecutionReport): void {
+    const { store, clock } = this.#deps
+    const row: ExecutionRow = {
+      ...started,
+      state: report.score === undefined ? 'excluded' : 'scored',
+      outcome: report.outcome,
+      reward: report.score?.reward,
+      parts: report.score?.parts ?? {},
+      errorCode: report.error?.code,
+      errorMessage: report.error === undefined ? undefined : errorText(report.error),
+      endedAtMs: clock.now(),
+    }
+    store.putExecution(row)
+    if (report.outcome === 'interrupted') return
+    this.#deps.onExecution(row, report)
+    const fatal = this.#watch.see(report)
+    if (fatal !== undefined) this.#controller?.abort(fatal.message)
+    else if (report.score !== undefined) this.#controller?.executionScored(row.executionId)
+    else if (report.outcome === 'infrastructure-failed') {
+      this.#controller?.executionFailed(row.executionId, reasonOf(report.error))
+    } else this.#controller?.executionExcluded(row.executionId, reasonOf(report.error))
+  }
+
+  microSteps(groupId: GroupId, step: number): Promise<readonly MicroBatch[]> {
+    const { settings, store } = this.#deps
+    const rows = presentAttempts(store.executions(groupId))
+    const members = rows.map((row) => this.#member(row))
+    const cut = trainingStep([{ groupId, members: members.map((m) => m.member) }], settings.advantage)
+    const teaches = cut.executions.length > 0
+    for (const { leaves, member } of members) {
+      const rowsOfLeaves = teaches ? leaves : leaves.map(withoutGradient)
+      store.putLeaves(member.executionId, rowsOfLeaves)
+    }
+    const executions = cut.executions.map((e) => ({ ...e, tokenWeight: e.tokenWeight / settings.groupsPerStep }))
+    const packed = packMicroSteps(executions, {
+      maxTokens: settings.maxMicroStepTokens,
+      mergePrefix: true,
+      minMicroSteps: settings.microStepsPerGroup,
+    })
+    this.#observer.expect(groupId, step, packed)
+    return Promise.resolve(packed.map((p) => p.batch))
+  }
+
+  #member(row: ExecutionRow): { member: StepMember; leaves: readonly LeafRow[] } {
+    const { settings, store } = this.#deps
+    if (row.state !== 'scored') {
+      return { member: { executionId: row.executionId, reward: undefined, trajectories: [] }, leaves: [] }
+    }
+    const tree = ExecutionTree.fromRecords(row.executionId, store.calls(row.executionId))
+    const { trajectories, leaves } = admit(tree, {
+      jMax: settings.jMax,
+      rng: seededRng(hashSeed('admission', settings.seed, row.executionId)),
+      maxTokens: settings.maxTrajectoryTokens,
+    })
+    return { member: { executionId: row.executionId, reward: row.reward, trajectories }, leaves }
+  }
+
+  objective(): Objective {
+    return this.#deps.settings.objective
+  }
+
+  optimizer(step: number): OptimizerParams {
+    return this.#deps.settings.optimizer(step)
+  }
+
+  observe(_groupId: GroupId, batch: MicroBatch, result: ForwardBackwardResult): void {
+    this.#observer.see(batch, result)
+  }
+
+  stepDone(summary: StepSummary): void {
+    const { store, clock } = this.#deps
+    const scored = summary.groups
+      .flatMap((id) => presentAttempts(store.executions(id)))
+      .filter((row) => row.state === 'scored')
+    const rewards = scored.map((row) => row.reward ?? Number.NaN)
+    const row: StepRow = {
+      step: summary.step,
+      burst: summary.burst,
+      groups: summary.groups,
+      metrics: {
+        ...summary.metrics,
+        ...this.#observer.take(summary.step - 1),
+        reward: rewards.reduce((a, b) => a + b, 0) / rewards.length,
+        executions: rewards.length,
+        at_ms: clock.now(),
+      },
+    }
+    this.#pendingSteps.push(row)
+    this.#deps.onStep(row)
+  }
+
+  stepsUndone(toStep: number): void {
+    this.#pendingSteps = this.#pendingSteps.filter((row) => row.step <= toStep)
+  }
+
+  checkpointFolder(step: number): string {
+    return this.#deps.checkpointFolder(step)
+  }
+
+  checkpoint(summary: CheckpointSummary): Promise<void> {
+    this.#deps.store.commitCheckpoint(
+      {
+        step: summary.step,
+        policyVersion: summary.policyVersion,
+        burst: summary.burst,
+        folder: this.#deps.relativeFolder(summary.folder),
+      },
+      this.#pendingSteps,
+    )
+    this.#pendingSteps = []
+    return Promise.resolve()
+  }
+
+  #row(executionId: ExecutionId): ExecutionRow {
+    const row = this.#deps.store.execution(executionId)
+    if (row === undefined) throw new Error(`execution ${executionId} is not in the store`)
+    return row
+  }
+}
+
+function reasonOf(error: GyreError | undefined): string {
+  return error === undefined ? 'it was not scored' : `${error.code}: ${error.message}`
+}
+
+function withoutGradient(leaf: LeafRow): LeafRow {
+  return leaf.fate === 'picked' ? { ...leaf, fate: 'no-gradient', trainedTokens: 0 } : leaf
+}
