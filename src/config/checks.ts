@@ -1,0 +1,120 @@
+/** @file What contradicts itself across the fields of a run file. Pure. */
+import type { RunFile } from './schema.ts'
+
+export interface Finding {
+  readonly severity: 'error' | 'warning'
+  readonly code: 'E_CONFIG_CAPACITY' | 'E_CONFIG_CONFLICT'
+  /** The field to look at first. */
+  readonly path: readonly string[]
+  readonly message: string
+}
+
+/** Checks across fields, each with its meaning. */
+export function findings(file: RunFile): readonly Finding[] {
+  return [...capacityFindings(file), ...taskFindings(file), ...modelFindings(file), ...harnessFindings(file)]
+}
+
+function capacityFindings({ elastic, training, rollout }: RunFile): readonly Finding[] {
+  const found: Finding[] = []
+  const { policy, cells, slotsPerCell, trainingCells } = elastic
+  const carryOver = policy === 'colocate' ? 0 : elastic.carryOver
+  const perStep = training.groupsPerStep * rollout.groupSize
+  const carried = Math.ceil(carryOver * training.groupsPerStep) * rollout.groupSize
+  const stays = (cells - 1) * slotsPerCell
+  if (policy === 'elastic' && carried > stays) {
+    found.push({
+      severity: 'error',
+      code: 'E_CONFIG_CAPACITY',
+      path: ['elastic', 'carryOver'],
+      message:
+        `training could never start: up to ${carried} executions stay unfinished (carryOver ${carryOver} x ${training.groupsPerStep} groups x ` +
+        `${rollout.groupSize}), but the cells left when the core trains hold ${stays} (${cells - 1} x ${slotsPerCell} slots): ` +
+        `lower elastic.carryOver, or raise elastic.slotsPerCell or elastic.cells`,
+    })
+  }
+  if (policy === 'async' && trainingCells >= cells) {
+    found.push({
+      severity: 'error',
+      code: 'E_CONFIG_CAPACITY',
+      path: ['elastic', 'trainingCells'],
+      message: `no cell is left to roll out: async needs trainingCells (${trainingCells}) below cells (${cells})`,
+    })
+  }
+  if (policy === 'colocate' && elastic.carryOver > 0) {
+    found.push({
+      severity: 'warning',
+      code: 'E_CONFIG_CONFLICT',
+      path: ['elastic', 'carryOver'],
+      message: `colocate waits for every execution: carryOver ${elastic.carryOver} is taken as 0`,
+    })
+  }
+  const out = Math.round((carryOver + training.stepsPerBurst) * training.groupsPerStep) * rollout.groupSize
+  const capacity = (policy === 'async' ? cells - trainingCells : cells) * slotsPerCell
+  if (out > capacity && capacity > 0) {
+    found.push({
+      severity: 'warning',
+      code: 'E_CONFIG_CAPACITY',
+      path: ['elastic', 'slotsPerCell'],
+      message: `${out} executions are out at the start of a burst and ${capacity} slots serve them: ${out - capacity} wait (${perStep} are one step)`,
+    })
+  }
+  return found
+}
+
+function taskFindings({ tasks, warmstart }: RunFile): readonly Finding[] {
+  const found: Finding[] = []
+  const folders = tasks.train !== undefined || tasks.heldOut !== undefined
+  if (tasks.generate !== undefined && folders) {
+    found.push(conflict(['tasks'], 'give either tasks.generate or the folders tasks.train and tasks.heldOut, not both'))
+  }
+  if (tasks.generate === undefined && (tasks.train === undefined || tasks.heldOut === undefined)) {
+    found.push(conflict(['tasks'], 'give the folders tasks.train and tasks.heldOut, or tasks.generate'))
+  }
+  if (tasks.generate !== undefined && tasks.generate.minStops > tasks.generate.maxStops) {
+    found.push(conflict(['tasks', 'generate', 'minStops'], 'minStops is above maxStops'))
+  }
+  if (warmstart.enabled && tasks.generate === undefined) {
+    found.push(
+      conflict(['warmstart', 'enabled'], 'demonstrations are generated with the tasks: warmstart needs tasks.generate'),
+    )
+  }
+  return found
+}
+
+function modelFindings({ policy, rollout }: RunFile): readonly Finding[] {
+  if (policy.init === 'folder') {
+    return policy.folder === undefined ? [conflict(['policy', 'folder'], 'init: folder needs policy.folder')] : []
+  }
+  const { hiddenSize, heads, kvHeads, ffSize, context } = policy.model
+  const found: Finding[] = []
+  if (policy.folder !== undefined)
+    found.push(conflict(['policy', 'folder'], 'policy.folder is given, but init is random: set init: folder'))
+  if (hiddenSize % heads !== 0 || (hiddenSize / heads) % 8 !== 0) {
+    found.push(
+      conflict(['policy', 'model', 'heads'], `hiddenSize / heads = ${hiddenSize} / ${heads} must be a multiple of 8`),
+    )
+  }
+  if (heads % kvHeads !== 0)
+    found.push(conflict(['policy', 'model', 'kvHeads'], `kvHeads ${kvHeads} does not divide heads ${heads}`))
+  if (ffSize % 4 !== 0) found.push(conflict(['policy', 'model', 'ffSize'], `ffSize ${ffSize} must be a multiple of 4`))
+  if (rollout.maxTokens >= context) {
+    const message = `rollout.maxTokens ${rollout.maxTokens} leaves no room for a prompt in ${context} tokens`
+    found.push(conflict(['rollout', 'maxTokens'], message))
+  }
+  return found
+}
+
+function harnessFindings({ harness }: RunFile): readonly Finding[] {
+  const path = ['harness', 'argv']
+  if (harness.name === 'command' && harness.argv.length === 0) {
+    return [conflict(path, 'harness command needs argv: the program and its arguments')]
+  }
+  if (harness.name !== 'command' && harness.argv.length > 0) {
+    return [conflict(path, `argv is only for harness command, not for ${harness.name}: use args`)]
+  }
+  return []
+}
+
+function conflict(path: readonly string[], message: string): Finding {
+  return { severity: 'error', code: 'E_CONFIG_CONFLICT', path, message }
+}

@@ -1,0 +1,71 @@
+/** @file The numbers that follow from a config. Pure. */
+import type { RunConfig } from './resolve.ts'
+
+export interface DerivedNumbers {
+  /** Q_b = round((phi + mu) B): groups allowed out at a boundary. [groups] */
+  readonly dispatchDepth: number
+  /** The same in executions: Q_b N. */
+  readonly executionsOut: number
+  /** Slots of all cells while they roll out. [executions] */
+  readonly rolloutCapacity: number
+  /** Executions that may be unfinished when the first cell moves to training. [executions] */
+  readonly firstMoveAt: number
+  /** Policy versions are published so often. [times] */
+  readonly bursts: number
+  /** Hard bound of staleness: mu - 1 + mu ceil(phi / mu). [steps] */
+  readonly stalenessBound: number
+  /** What mostly occurs: 0 to phi + mu - 1, so on average half of it. [steps] */
+  readonly stalenessExpected: number
+  /** Consumed by training, without restarts. [executions] */
+  readonly trainingExecutions: number
+}
+
+export function derivedNumbers(config: RunConfig): DerivedNumbers {
+  const { groupSize } = config.rollout
+  const { groupsPerStep, stepsPerBurst, steps } = config.training
+  const { policy, cells, slotsPerCell, carryOver, trainingCells } = config.elastic
+  const dispatchDepth = Math.round((carryOver + stepsPerBurst) * groupsPerStep)
+  const rolloutCells = policy === 'async' ? cells - trainingCells : cells
+  return {
+    dispatchDepth,
+    executionsOut: dispatchDepth * groupSize,
+    rolloutCapacity: rolloutCells * slotsPerCell,
+    firstMoveAt: policy === 'elastic' ? (cells - 1) * slotsPerCell : 0,
+    bursts: Math.ceil(steps / stepsPerBurst),
+    stalenessBound: stepsPerBurst - 1 + stepsPerBurst * Math.ceil(carryOver / stepsPerBurst),
+    stalenessExpected: (carryOver + stepsPerBurst - 1) / 2,
+    trainingExecutions: steps * groupsPerStep * groupSize,
+  }
+}
+
+/** What `--dry-run` prints below the resolved config. */
+export function dryRunReport(config: RunConfig): string {
+  const n = derivedNumbers(config)
+  const { rollout, training, elastic } = config
+  const rows: readonly (readonly [string, string, string])[] = [
+    [
+      'dispatch depth Q_b',
+      `${n.dispatchDepth} groups`,
+      `(${elastic.carryOver} + ${training.stepsPerBurst}) x ${training.groupsPerStep}`,
+    ],
+    ['executions out at once', `${n.executionsOut}`, `x ${rollout.groupSize} per group`],
+    [
+      'rollout capacity',
+      `${n.rolloutCapacity} executions`,
+      `${elastic.policy}, ${elastic.cells} cells x ${elastic.slotsPerCell} slots`,
+    ],
+    ...(elastic.policy === 'elastic' && elastic.cells > 1
+      ? [['first cell may train at', `${n.firstMoveAt} unfinished`, 'water level <= capacity that stays'] as const]
+      : []),
+    ['bursts', `${n.bursts}`, `${training.steps} steps, ${training.stepsPerBurst} per burst`],
+    ['staleness, typical mean', `${n.stalenessExpected.toFixed(2)} steps`, '(phi + mu - 1) / 2'],
+    ['staleness, hard bound', `${n.stalenessBound} steps`, 'mu - 1 + mu ceil(phi / mu)'],
+    ['executions trained on', `${n.trainingExecutions}`, 'restarts not counted'],
+    ['run folder', config.runFolder, ''],
+  ]
+  const width = Math.max(...rows.map(([name]) => name.length))
+  const valueWidth = Math.max(...rows.slice(0, -1).map(([, value]) => value.length))
+  return rows
+    .map(([name, value, why]) => `${name.padEnd(width)}  ${value.padEnd(valueWidth)}  ${why}`.trimEnd())
+    .join('\n')
+}
