@@ -2,6 +2,8 @@ import { execFileSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { expect, test } from 'vitest'
+import { configMarkdown } from '../src/config/document.ts'
+import { configJsonSchema } from '../src/config/json-schema.ts'
 
 const root = resolve(import.meta.dirname, '..')
 const FENCE = /```ts\n([\s\S]*?)```/g
@@ -13,6 +15,13 @@ const snippets = readdirSync(join(root, 'docs'), { recursive: true, encoding: 'u
       (m, i) => [`${f} #${i + 1}`, m[1] ?? ''] as const,
     ),
   )
+
+test.each([
+  ['schema/config.schema.json', `${JSON.stringify(configJsonSchema(), null, 2)}\n`],
+  ['docs/config.md', configMarkdown(configJsonSchema())],
+])('%s is what the schema says (else run `npm run docs`)', (file, current) => {
+  expect(readFileSync(join(root, file), 'utf8')).toBe(current)
+})
 
 test.each(snippets)('docs/%s type-checks, runs and prints what it says', (_, code) => {
   const dir = mkdtempSync(join(root, 'test/tmp-docs-'))
