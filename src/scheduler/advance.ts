@@ -14,6 +14,7 @@ import {
   failCell,
   joinFailed,
   reduceFailed,
+  restartCell,
   restore,
 } from './failures.ts'
 import { mayAssign } from './staleness.ts'
@@ -146,6 +147,9 @@ function applyToCell(tick: Tick, cell: DraftCell, event: CellEvent): void {
       return
     case 'cell-restarted':
       cellRestarted(cell)
+      return
+    case 'restart-failed':
+      restartCell(tick, event.cell, cell)
       return
     case 'cell-restored':
       cellRestored(tick, event.cell, cell, event.version)

@@ -11,20 +11,28 @@ const JOIN_ATTEMPTS = 3
 /** Whatever it was doing is taken over, and its process is started again. */
 export function failCell(tick: Tick, index: number, cell: DraftCell): void {
   const { state } = tick
+  if (cell.phase === 'failed') return
   const wasTraining = cell.phase === 'training'
   returnWork(tick, cell)
   cell.phase = 'failed'
   cell.epoch++
   cell.publishing = false
-  cell.restarts++
   if (state.transfer?.cell === index) state.transfer = undefined
   rehome(tick, index)
   // A checkpoint under way decides by its own outcome what the core's death undoes.
   if (index === 0 && wasTraining && state.phase === 'running') undoSteps(tick)
-  if (cell.restarts > state.config.cellRestarts) {
-    failRun(tick, `cell ${index} died ${cell.restarts} times and may be restarted ${state.config.cellRestarts} times`)
+  restartCell(tick, index, cell)
+}
+
+/** Also called when a restart itself failed. */
+export function restartCell(tick: Tick, index: number, cell: DraftCell): void {
+  if (cell.phase !== 'failed') return
+  const budget = tick.state.config.cellRestarts
+  if (cell.restarts >= budget) {
+    failRun(tick, `cell ${index} is gone and was restarted ${cell.restarts} times already: the budget is ${budget}`)
     return
   }
+  cell.restarts++
   tick.commands.push({ kind: 'restart-cell', cell: index, epoch: cell.epoch })
 }
 

@@ -227,8 +227,10 @@ export type SchedulerEvent =
   /** The core could not save: it counts as failed. */
   | { readonly kind: 'checkpoint-failed'; readonly step: number }
   | { readonly kind: 'published'; readonly cell: number; readonly epoch: number; readonly version: number }
+  /** Its process is gone or does not answer. Said twice, it counts once. */
   | { readonly kind: 'cell-failed'; readonly cell: number; readonly epoch: number }
   | { readonly kind: 'cell-restarted'; readonly cell: number; readonly epoch: number }
+  | { readonly kind: 'restart-failed'; readonly cell: number; readonly epoch: number }
   | { readonly kind: 'cell-restored'; readonly cell: number; readonly epoch: number; readonly version: number }
   | { readonly kind: 'stop' }
   | { readonly kind: 'fatal'; readonly reason: string }
@@ -311,7 +313,7 @@ export type Command =
       readonly version: number
       readonly enterRollout: boolean
     }
-  /** -> cell-restarted, with the epoch given here */
+  /** -> cell-restarted | restart-failed, with the epoch given here */
   | { readonly kind: 'restart-cell'; readonly cell: number; readonly epoch: number }
   /** Load the checkpoint of this version, then open for rollout. -> cell-restored */
   | { readonly kind: 'restore-cell'; readonly cell: number; readonly epoch: number; readonly version: number }

@@ -1,0 +1,94 @@
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import { advance, advanceWith } from './advance.ts'
+import { checkInvariants } from './invariants.ts'
+import { mayAssign } from './staleness.ts'
+import { initialState } from './state.ts'
+import { TestWorld } from './test-world.ts'
+import type { Advance, WorldOptions } from './test-world.ts'
+import type { SchedulerConfig } from './types.ts'
+import { waterLevelAllows } from './waterlevel.ts'
+
+const HISTORIES = Number(process.env['GYRE_TEST_HISTORIES'] ?? 1000)
+
+const shape = fc.record({
+  cells: fc.integer({ min: 1, max: 4 }),
+  cellSlots: fc.integer({ min: 1, max: 6 }),
+  standaloneSlots: fc.array(fc.integer({ min: 1, max: 3 }), { maxLength: 2 }),
+  groupSize: fc.integer({ min: 2, max: 4 }),
+  groupsPerStep: fc.integer({ min: 1, max: 3 }),
+  stepsPerBurst: fc.integer({ min: 1, max: 3 }),
+  carryOver: fc.constantFrom(0, 0, 0.5, 1, 1.34, 2.5, 5),
+  totalSteps: fc.integer({ min: 1, max: 7 }),
+  trainingCells: fc.integer({ min: 1, max: 3 }),
+  demandAware: fc.boolean(),
+  placement: fc.constantFrom('latest' as const, 'balanced' as const),
+  executionAttempts: fc.integer({ min: 1, max: 3 }),
+})
+
+const faults = fc.record({
+  seed: fc.nat(),
+  deaths: fc.constantFrom(0, 1, 3, 8),
+  exclusions: fc.constantFrom(0, 2, 12),
+  executionFailures: fc.constantFrom(0, 4),
+  throughJson: fc.boolean(),
+})
+
+function configOf(
+  policy: SchedulerConfig['policy'],
+  s: Omit<SchedulerConfig, 'policy' | 'cellRestarts' | 'excludedGroupsLimit'>,
+): SchedulerConfig {
+  const limits = { cellRestarts: 1000, excludedGroupsLimit: 1000 }
+  if (policy === 'elastic') return { ...s, ...limits, policy }
+  if (policy === 'colocate') return { ...s, ...limits, policy, carryOver: 0 }
+  const cells = Math.max(2, s.cells)
+  return { ...s, ...limits, policy, cells, trainingCells: Math.min(s.trainingCells, cells - 1) }
+}
+
+function play(config: SchedulerConfig, options: WorldOptions, next: Advance = advance): TestWorld {
+  const world = new TestWorld(initialState(config), options, next, (state, previous) => {
+    const broken = checkInvariants(state, previous)
+    if (broken.length > 0) throw new Error(broken.join('; '))
+  })
+  world.run()
+  return world
+}
+
+describe('any history of any cluster keeps every invariant and ends', () => {
+  for (const policy of ['elastic', 'colocate', 'async'] as const) {
+    test(`under ${policy}`, () => {
+      fc.assert(
+        fc.property(shape, faults, (s, options) => {
+          expect(play(configOf(policy, s), options).state.phase).toBe('done')
+        }),
+        { numRuns: HISTORIES },
+      )
+    }, 120_000)
+  }
+})
+
+describe('the invariants notice a broken guard', () => {
+  const find = (next: Advance, pattern: RegExp): void => {
+    const result = fc.check(
+      fc.property(shape, faults, (s, options) => {
+        play(configOf('elastic', s), options, next)
+      }),
+      { numRuns: 2000 },
+    )
+    expect(result.failed).toBe(true)
+    expect(String(result.errorInstance)).toMatch(pattern)
+  }
+
+  test('a water level off by one cell', () => {
+    const guards = {
+      waterLevelAllows: (w: number, c: number, slots: number) => waterLevelAllows(w, c + slots, slots),
+      mayAssign,
+    }
+    find((state, event) => advanceWith(guards, state, event), /I2 a move left too little capacity/)
+  })
+
+  test('groups taken without regard to staleness', () => {
+    const guards = { waterLevelAllows, mayAssign: () => true }
+    find((state, event) => advanceWith(guards, state, event), /I8/)
+  })
+})
