@@ -1,0 +1,149 @@
+/**
+ * @file A whole run on one page: cold start, evaluation, the elastic loop, evaluation, summary.
+ *
+ * Every phase leaves a durable mark, so a resumed run skips what is done and repeats only what was lost.
+ */
+import type { Clock } from '../core/clock.ts'
+import { GyreError } from '../core/errors.ts'
+import type { Store } from '../ports/store.ts'
+import type { SchedulerState } from '../scheduler/types.ts'
+import type { Controller, RunSummary as TrainingSummary } from './controller-types.ts'
+import type { EvaluationResult } from './evaluate.ts'
+import { resumePoint } from './resume.ts'
+import type { ResumePoint } from '../scheduler/state.ts'
+
+/** What a run is made of; `src/cli/compose` builds it. */
+export interface RunParts {
+  readonly store: Store
+  readonly clock: Clock
+  readonly seed: number
+  readonly policy: string
+  /** Trains the first weights and saves them as the checkpoint of step 0. */
+  readonly coldStart: () => Promise<void>
+  /** Brings every cell into rollout with the weights of the last checkpoint. */
+  readonly loadCells: () => Promise<void>
+  readonly evaluate: (label: 'before' | 'after') => Promise<EvaluationResult>
+  readonly schedule: (point: ResumePoint) => SchedulerState
+  readonly controller: (initial: SchedulerState) => Controller
+  /** Counts of the gateway. */
+  readonly traffic: () => { readonly requestsMoved: number; readonly tokensMismatched: number }
+  /** Called with each phase as it begins. */
+  readonly onPhase: (phase: string) => void
+}
+
+/** What a run achieved; written to summary.json. */
+export interface RunResult {
+  readonly outcome: 'done' | 'failed' | 'stopped'
+  readonly reason: string
+  readonly heldOutRewardBefore: number
+  readonly heldOutRewardAfter: number
+  /** Wall clock over all attempts of the run. [minutes] */
+  readonly minutes: number
+  readonly trainingSteps: number
+  readonly executions: number
+  readonly modelCalls: number
+  readonly roleTransfers: number
+  readonly liveRoleTransfers: number
+  readonly requestsMoved: number
+  readonly harnessErrors: number
+  readonly tokensMismatched: number
+  readonly cellRestarts: number
+  readonly seed: number
+  readonly policy: string
+  readonly cells: TrainingSummary['cells']
+}
+
+export async function run(parts: RunParts): Promise<RunResult> {
+  const { store, clock } = parts
+  const startedMs = clock.now()
+  const counters = new RunCounters(store)
+  if (store.latestCheckpoint() === undefined) {
+    parts.onPhase('cold start')
+    await parts.coldStart()
+  }
+  await parts.loadCells()
+  const before = await evaluation(parts, counters, 'before')
+  parts.onPhase('training')
+  const training = await parts.controller(parts.schedule(resumePoint(store))).run()
+  counters.add({
+    role_transfers: training.roleTransfers,
+    live_role_transfers: training.liveRoleTransfers,
+    cell_restarts: training.cellRestarts,
+  })
+  let after = Number.NaN
+  if (training.outcome === 'done') {
+    await parts.loadCells()
+    after = await evaluation(parts, counters, 'after')
+  }
+  const traffic = parts.traffic()
+  counters.add({
+    requests_moved: traffic.requestsMoved,
+    tokens_mismatched: traffic.tokensMismatched,
+    elapsed_ms: clock.now() - startedMs,
+  })
+  return summarize(parts, counters, training, { before, after })
+}
+
+/** The reward on held-out tasks, measured once per run and remembered. */
+async function evaluation(parts: RunParts, counters: RunCounters, label: 'before' | 'after'): Promise<number> {
+  const held = parts.store.getMeta(`held-out-${label}`)
+  if (held !== undefined) return Number(held)
+  parts.onPhase(`evaluation ${label} training`)
+  const result = await parts.evaluate(label)
+  if (result.scored === 0) {
+    throw new GyreError(`none of the ${result.excluded} held-out executions could be scored: see executions/`, {
+      boundary: 'scorer',
+      code: 'E_SCORER_NOTHING_SCORED',
+    })
+  }
+  parts.store.setMeta(`held-out-${label}`, String(result.reward))
+  counters.add({ evaluation_executions: result.scored + result.excluded })
+  return result.reward
+}
+
+function summarize(
+  parts: RunParts,
+  counters: RunCounters,
+  training: TrainingSummary,
+  reward: { readonly before: number; readonly after: number },
+): RunResult {
+  const rows = parts.store.executions().filter((row) => row.state === 'scored' || row.state === 'excluded')
+  return {
+    outcome: training.outcome,
+    reason: training.reason,
+    heldOutRewardBefore: reward.before,
+    heldOutRewardAfter: reward.after,
+    minutes: counters.value('elapsed_ms') / 60_000,
+    trainingSteps: parts.store.latestCheckpoint()?.step ?? 0,
+    executions: rows.length,
+    modelCalls: counters.value('model_calls'),
+    roleTransfers: counters.value('role_transfers'),
+    liveRoleTransfers: counters.value('live_role_transfers'),
+    requestsMoved: counters.value('requests_moved'),
+    harnessErrors: counters.value('harness_errors'),
+    tokensMismatched: counters.value('tokens_mismatched'),
+    cellRestarts: counters.value('cell_restarts'),
+    seed: parts.seed,
+    policy: parts.policy,
+    cells: training.cells,
+  }
+}
+
+/** Totals over all attempts of a run, kept in the store. */
+export class RunCounters {
+  readonly #store: Store
+
+  constructor(store: Store) {
+    this.#store = store
+  }
+
+  value(name: string): number {
+    return Number(this.#store.getMeta(`count-${name}`) ?? '0')
+  }
+
+  add(amounts: Readonly<Record<string, number>>): void {
+    for (const [name, amount] of Object.entries(amounts)) {
+      this.#store.setMeta(`count-${name}`, String(this.value(name) + amount))
+    }
+  }
+}
