@@ -11,6 +11,13 @@ import type { Deadline } from './deadline.ts'
 
 type Generate = (signal: AbortSignal) => AsyncIterable<GenerateEvent>
 
+export interface AdmittedGeneration {
+  /** The caller must iterate it to its end, or return it. */
+  readonly events: AsyncGenerator<GenerateEvent, void, undefined>
+  /** Aborts when the generation is to end early, whoever wants it. */
+  readonly cancelled: AbortSignal
+}
+
 export class Admission {
   #mode: CellMode = 'training'
   readonly #running = new Set<AbortController>()
@@ -38,10 +45,10 @@ export class Admission {
   }
 
   /**
-   * Admits one generation at once; the caller must iterate the result or return it.
+   * Admits one generation at once.
    * @throws GyreError E_CELL_NOT_ADMITTING
    */
-  run(generate: Generate, signal: AbortSignal, deadline: Deadline): AsyncGenerator<GenerateEvent, void, undefined> {
+  run(generate: Generate, signal: AbortSignal, deadline: Deadline): AdmittedGeneration {
     if (this.#mode !== 'rollout') {
       throw new GyreError('the cell is in training and admits no generation: send it to another engine', {
         boundary: 'cell',
@@ -51,7 +58,7 @@ export class Admission {
     }
     const controller = new AbortController()
     this.#running.add(controller)
-    return this.#stream(generate, controller, signal, deadline)
+    return { events: this.#stream(generate, controller, signal, deadline), cancelled: controller.signal }
   }
 
   async *#stream(

@@ -9,9 +9,10 @@ import { GyreError } from '../core/errors.ts'
 import type { CellId } from '../core/ids.ts'
 import { CELL_PROTOCOL_VERSION } from '../ports/cell.ts'
 import type { CellEngine, CellHello } from '../ports/cell.ts'
-import type { GenerateEvent, GenerateRequest } from '../ports/engine.ts'
+import type { GenerateRequest } from '../ports/engine.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../training/batch.ts'
 import { Admission } from './admission.ts'
+import type { AdmittedGeneration } from './admission.ts'
 import type { Deadline } from './deadline.ts'
 import type { CellHealth } from './protocol.ts'
 import { Serial, WorkQueue } from './work-queue.ts'
@@ -85,7 +86,7 @@ export class CellHost {
    * Admits a generation. It does not raise the epoch, which only its owner's commands do.
    * @throws GyreError E_CELL_FENCED, E_CELL_NOT_ADMITTING
    */
-  generate(caller: Caller, request: GenerateRequest, signal: AbortSignal): AsyncGenerator<GenerateEvent, void> {
+  generate(caller: Caller, request: GenerateRequest, signal: AbortSignal): AdmittedGeneration {
     if (caller.epoch < this.#epoch) throw this.#fenced(caller.epoch)
     return this.#admission.run((inner) => this.engine.generate(request, inner), signal, caller.deadline)
   }

@@ -2,7 +2,7 @@
 import { once } from 'node:events'
 import type { ServerResponse } from 'node:http'
 import { GyreError } from '../core/errors.ts'
-import type { GenerateEvent } from '../ports/engine.ts'
+import type { AdmittedGeneration } from './admission.ts'
 import { encodeEvent, encodeFailure } from './generate-codec.ts'
 import { CONTENT, HEARTBEAT_MS } from './protocol.ts'
 import { toWireError } from './wire-errors.ts'
@@ -13,12 +13,12 @@ import { toWireError } from './wire-errors.ts'
  */
 export async function streamGeneration(
   response: ServerResponse,
-  start: (signal: AbortSignal) => AsyncIterable<GenerateEvent>,
+  start: (signal: AbortSignal) => AdmittedGeneration,
   log: (line: string) => void,
 ): Promise<void> {
   const gone = new AbortController()
   response.once('close', () => gone.abort())
-  const events = start(gone.signal)
+  const { events, cancelled } = start(gone.signal)
   response.writeHead(200, { 'content-type': CONTENT.lines })
   response.flushHeaders()
   // An engine may be silent for long; an empty line tells a slow cell from a dead one.
@@ -26,8 +26,8 @@ export async function streamGeneration(
   try {
     for await (const event of events) {
       if (response.write(encodeEvent(event))) continue
-      // A reader that stalls holds back its own generation only; drain or its end lets it go on.
-      await once(response, 'drain', { signal: gone.signal }).catch(() => undefined)
+      // A reader that stalls holds back its own generation only, and not beyond a cancellation.
+      await once(response, 'drain', { signal: cancelled }).catch(() => undefined)
     }
   } catch (error) {
     if (!(error instanceof GyreError)) log(error instanceof Error ? (error.stack ?? error.message) : String(error))

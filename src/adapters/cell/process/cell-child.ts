@@ -1,7 +1,7 @@
 /** @file One cell process: start, wait until it answers, notice its end, end it. */
 import { spawn } from 'node:child_process'
 import type { ChildProcess } from 'node:child_process'
-import { closeSync, openSync, readFileSync } from 'node:fs'
+import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { CellBoot } from '../../../cell/main.ts'
 import { GyreError, errorText } from '../../../core/errors.ts'
@@ -26,6 +26,8 @@ export class CellChild {
   readonly #options: CellChildOptions
   readonly #process: ChildProcess
   readonly #exited: Promise<void>
+  /** Where this process's part of the log begins. [bytes] */
+  readonly #logStart: number
   #hasExited = false
   #isEnding = false
   #isReady = false
@@ -34,6 +36,7 @@ export class CellChild {
     this.#options = options
     const [program = process.execPath, ...args] = options.argv
     const log = openSync(options.logFile, 'a')
+    this.#logStart = fstatSync(log).size
     try {
       this.#process = spawn(program, args, {
         // A group of its own: a terminal's Ctrl-C reaches only the owner, and one kill ends everything.
@@ -124,11 +127,12 @@ export class CellChild {
   #endText(): string {
     const { exitCode, signalCode } = this.#process
     if (signalCode !== null) return `signal ${signalCode}`
-    return exitCode === null ? `${this.#options.argv[0]} cannot be run` : `exit code ${exitCode}`
+    // Node reports a program it cannot run as a negative exit code.
+    return exitCode === null || exitCode < 0 ? `${this.#options.argv[0]} cannot be run` : `exit code ${exitCode}`
   }
 
   #logText(): string {
-    const text = readFileSync(this.#options.logFile, 'utf8').trim()
+    const text = readFileSync(this.#options.logFile).subarray(this.#logStart).toString('utf8').trim()
     return text === '' ? '' : `\n${text.slice(-LOG_TAIL)}`
   }
 }

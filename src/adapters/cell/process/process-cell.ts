@@ -92,6 +92,7 @@ export class ProcessCell implements Cell {
    * E_ENGINE_UNREACHABLE, all retryable; E_ENGINE_OVERLONG.
    */
   async *generate(request: GenerateRequest, signal: AbortSignal): AsyncGenerator<GenerateEvent, void, undefined> {
+    let hasEnded = false
     try {
       const call = {
         deadline: new Deadline('generate', this.#deadlines.generate),
@@ -102,13 +103,14 @@ export class ProcessCell implements Cell {
       }
       for await (const line of this.#connection.lines('generate', call, this.#deadlines.silence)) {
         const event = decodeEvent(line)
+        hasEnded ||= event?.kind === 'end'
         if (event !== undefined) yield event
-        if (event?.kind === 'end') return
       }
     } catch (error) {
+      if (hasEnded) return
       throw this.#engineError(error, signal)
     }
-    throw this.#lost('its stream ended without an end event')
+    if (!hasEnded) throw this.#lost('its stream ended without an end event')
   }
 
   async enterTraining(epoch: number): Promise<void> {
