@@ -5,6 +5,7 @@ import type { Fault, FaultKind } from '../wire/dialect.ts'
 const KIND_BY_CODE: Readonly<Record<string, FaultKind>> = {
   E_WIRE_MALFORMED: 'malformed',
   E_WIRE_UNSUPPORTED: 'unsupported',
+  E_WIRE_TOOLS_MOVED: 'unsupported',
   E_ENGINE_OVERLONG: 'overlong',
   E_GATEWAY_UNAUTHORIZED: 'unauthorized',
   E_GATEWAY_UNKNOWN_EXECUTION: 'not-found',
@@ -20,7 +21,11 @@ const TRANSIENT_CODES: ReadonlySet<string> = new Set([
   'E_ENGINE_CANCELLED',
   'E_ENGINE_UNREACHABLE',
   'E_ENGINE_NOT_ADMITTING',
+  'E_ENGINE_TIMEOUT',
+  'E_ENGINE_UNFINISHED',
+  'E_CELL_CLOSED',
   'E_CELL_FENCED',
+  'E_CELL_NOT_ADMITTING',
   'E_CELL_TIMEOUT',
   'E_CELL_UNREACHABLE',
 ])

@@ -6,7 +6,8 @@ import type { ParsedRequest } from './dialect.ts'
 import { malformed, unsupported, validate } from './validate.ts'
 
 const Block = z.looseObject({ type: z.string() })
-const Content = z.union([z.string(), z.array(Block)])
+const NEITHER = { error: 'must be a string or a list of typed parts' }
+const Content = z.union([z.string(), z.array(Block)], NEITHER)
 
 const Body = z.looseObject({
   model: z.string().default(''),

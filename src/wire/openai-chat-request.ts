@@ -5,7 +5,8 @@ import { canonicalItems, systemItem } from './canonical.ts'
 import type { ParsedRequest } from './dialect.ts'
 import { malformed, unsupported, validate } from './validate.ts'
 
-const Content = z.union([z.string(), z.array(z.looseObject({ type: z.string() }))]).nullish()
+const NEITHER = { error: 'must be a string or a list of typed parts' }
+const Content = z.union([z.string(), z.array(z.looseObject({ type: z.string() }))], NEITHER).nullish()
 
 const Body = z.looseObject({
   model: z.string().default(''),

@@ -1,0 +1,142 @@
+import Anthropic from '@anthropic-ai/sdk'
+import type { MessageParam, Tool, ToolResultBlockParam } from '@anthropic-ai/sdk/resources/messages'
+import { expect, test } from 'vitest'
+import { says, sleep, startRig, turn } from '../../test/support/gateway-rig.ts'
+import type { ExecutionEndpoint } from '../ports/forwarding.ts'
+
+const TOOLS: Tool[] = [{ name: 'Bash', description: 'runs', input_schema: { type: 'object', properties: {} } }]
+
+function client({ baseUrl, apiKey }: ExecutionEndpoint): Anthropic {
+  return new Anthropic({ baseURL: baseUrl, apiKey, maxRetries: 0 })
+}
+
+test('a streamed tool loop through the official client records exactly what the engine saw', async () => {
+  await using rig = await startRig()
+  const first = { ...turn('two at once', ['Bash', '{"b": 1, "a": 2}'], ['Bash', '{}']), thinking: 'hm' }
+  rig.addEngine('e', { ...says(first, 'done'), chunkTokens: 3 })
+  const execution = rig.open('x1')
+  rig.route(execution.id, 'e')
+  const api = client(execution)
+  const messages: MessageParam[] = [
+    { role: 'user', content: [{ type: 'text', text: 'go', cache_control: { type: 'ephemeral' } }] },
+  ]
+  const request = { model: 'claude-x', max_tokens: 500, tools: TOOLS, system: 'S' }
+
+  const one = await api.messages.stream({ ...request, messages }).finalMessage()
+  expect(one.stop_reason).toBe('tool_use')
+  expect(one.content.map((block) => block.type)).toEqual(['thinking', 'text', 'tool_use', 'tool_use'])
+  const uses = one.content.filter((block) => block.type === 'tool_use')
+  expect(uses[0]?.input).toEqual({ b: 1, a: 2 })
+  const results: ToolResultBlockParam[] = uses.map((use) => ({
+    type: 'tool_result',
+    tool_use_id: use.id,
+    content: 'ok',
+  }))
+  // The client re-keys the arguments and says the first message as a plain string.
+  const echoed = one.content.map((block) =>
+    block.type === 'tool_use' && block === uses[0] ? { ...block, input: { a: 2, b: 1 } } : block,
+  )
+  const second: MessageParam[] = [
+    { role: 'user', content: 'go' },
+    { role: 'assistant', content: echoed },
+    { role: 'user', content: results },
+  ]
+
+  const counted = await api.messages.countTokens({ model: 'claude-x', tools: TOOLS, system: 'S', messages: second })
+  const two = await api.messages.create({ ...request, messages: second })
+  expect(two.content).toEqual([{ type: 'text', text: 'done' }])
+  expect(two.usage.input_tokens).toBe(counted.input_tokens)
+  expect(two.usage.output_tokens).toBe(rig.legs[1]?.tokenIds.length)
+
+  const tree = rig.sink.tree(execution.id)
+  const recorded = tree.calls().map((call) => [...tree.pathTokenIds(call.node)])
+  expect(recorded).toEqual(rig.legs.map((leg) => [...leg.request.promptIds, ...leg.tokenIds]))
+  expect(tree.leaves()).toHaveLength(1)
+  expect(rig.gateway.stats()).toMatchObject({ tokensMismatched: 0, harnessErrors: 0 })
+})
+
+test('a waiting client gets its headers at once and typed pings, and nothing of the end before the record is durable', async () => {
+  await using rig = await startRig({ limits: { keepAliveMs: 20 } })
+  rig.addEngine('e', says('hello'))
+  const execution = rig.open('x1')
+  rig.sink.delayMs = 80
+  const events: string[] = []
+  const response = await fetch(`${execution.baseUrl}/v1/messages`, {
+    method: 'POST',
+    headers: { 'x-api-key': execution.apiKey, 'content-type': 'application/json' },
+    body: JSON.stringify({ model: 'm', max_tokens: 9, stream: true, messages: [{ role: 'user', content: 'hi' }] }),
+  })
+  expect(response.status).toBe(200)
+  await sleep(60)
+  expect(rig.gateway.stats().held).toBe(1)
+  rig.route(execution.id, 'e')
+  for await (const chunk of response.body?.pipeThrough(new TextDecoderStream()) ?? []) {
+    for (const [, type] of chunk.matchAll(/^event: (.*)$/gm)) {
+      if (type === 'message_stop') expect(rig.sink.records).toHaveLength(1)
+      events.push(String(type))
+    }
+  }
+  const withoutPings = events.filter((type) => type !== 'ping')
+  expect(events.length - withoutPings.length).toBeGreaterThan(3)
+  expect(withoutPings[0]).toBe('message_start')
+  expect(withoutPings.slice(-3)).toEqual(['content_block_stop', 'message_delta', 'message_stop'])
+})
+
+test('an answer that is not streamed survives a long wait behind blanks', async () => {
+  await using rig = await startRig({ limits: { keepAliveMs: 15 } })
+  rig.addEngine('e', says('late'))
+  const execution = rig.open('x1')
+  const pending = client(execution).messages.create({
+    model: 'm',
+    max_tokens: 9,
+    messages: [{ role: 'user', content: 'hi' }],
+  })
+  setTimeout(() => rig.route(execution.id, 'e'), 60)
+  expect((await pending).content).toEqual([{ type: 'text', text: 'late' }])
+})
+
+test('a prompt over the context is refused with the words harnesses compact on', async () => {
+  await using rig = await startRig({ maxContext: 50 })
+  const execution = rig.open('x1')
+  const ask = client(execution).messages.create({
+    model: 'm',
+    max_tokens: 9,
+    messages: [{ role: 'user', content: 'x'.repeat(80) }],
+  })
+  const error = await ask.then(
+    () => undefined,
+    (thrown: unknown) => thrown,
+  )
+  expect(error).toBeInstanceOf(Anthropic.BadRequestError)
+  expect(String(error)).toMatch(/prompt is too long: \d+ tokens > 49 maximum/)
+  expect(rig.gateway.stats().harnessErrors).toBe(0)
+})
+
+test('calls of different threads in parallel share their prefix and stay apart', async () => {
+  await using rig = await startRig()
+  rig.addEngine('e', { ...says('same words'), chunkDelayMs: 1, chunkTokens: 2 })
+  const execution = rig.open('x1', { profile: 'claude-code' })
+  rig.route(execution.id, 'e')
+  const api = client(execution)
+  const ask = (agent: string): Promise<unknown> =>
+    api.messages.create(
+      { model: 'm', max_tokens: 50, tools: TOOLS, messages: [{ role: 'user', content: 'hi' }] },
+      { headers: { 'x-claude-code-agent-id': agent } },
+    )
+  await Promise.all(['a', 'b', 'c'].map(async (agent) => ask(agent)))
+  const tree = rig.sink.tree(execution.id)
+  expect(
+    tree
+      .calls()
+      .map((call) => [call.thread, call.role])
+      .sort(),
+  ).toEqual([
+    ['a', 'sub-agent'],
+    ['b', 'sub-agent'],
+    ['c', 'sub-agent'],
+  ])
+  const [leg] = rig.legs
+  expect(tree.tokenCount).toBe((leg?.request.promptIds.length ?? 0) + 3 * (leg?.tokenIds.length ?? 0))
+  const seeds = new Set(rig.legs.map(({ request }) => request.sampling.seed))
+  expect(seeds.size).toBe(3)
+})
