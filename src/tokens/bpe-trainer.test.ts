@@ -112,6 +112,18 @@ test('lines let merges span words, words do not', () => {
   expect(spans('words')).toBe(false)
 })
 
+test('each line of a text that recurs as it is becomes one token, and the rest is encoded as before', () => {
+  const header = 'Tools:\nread: reads a file\n\nwrite: writes a file\r\n<|im_end|>'
+  const json = trainBpe([...CORPUS, header], { ...options, splitPattern: 'lines', wholeTexts: [header] })
+  const tokenizer = new Tokenizer(json, {})
+  const lines = header.replace('<|im_end|>', '')
+  expect(tokenizer.encode(lines).ids).toEqual([256, 257, 258])
+  expect(tokenizer.decode([256, 257, 258], { clean_up_tokenization_spaces: false })).toBe(lines)
+  const without = new Tokenizer(trainBpe(CORPUS, { ...options, vocabSize: 397, splitPattern: 'lines' }), {})
+  const tokens = (t: Tokenizer): string[] => CORPUS.flatMap((text) => t.tokenize(text))
+  expect(tokens(tokenizer)).toEqual(tokens(without))
+})
+
 test('a vocabulary without room for the bytes is refused', () => {
   expect(() => trainBpe(CORPUS, { ...options, vocabSize: 200 })).toThrow(/vocabulary size 200/)
 })

@@ -7,7 +7,7 @@
  */
 import { GyreError } from '../core/errors.ts'
 import { alternation } from './alternation.ts'
-import { BYTE_CHARS } from './byte-alphabet.ts'
+import { BYTE_CHARS, tokenOfText } from './byte-alphabet.ts'
 import { MaxPairHeap } from './pair-heap.ts'
 
 /**
@@ -33,6 +33,11 @@ export interface TrainBpeOptions {
   readonly maxTokenLength?: number
   /** A pair seen less often is never merged. Defaults to 2. */
   readonly minFrequency?: number
+  /**
+   * Texts that recur as they are, such as a rendered header of tools and system prompt. Each of their words
+   * (with `lines`: each of their lines) becomes one id, without the merges that would lead to it.
+   */
+  readonly wholeTexts?: readonly string[]
 }
 
 export interface AddedTokenJson {
@@ -72,21 +77,24 @@ const DEFAULT_MAX_LENGTH: Record<SplitPattern, number> = { words: 32, lines: 256
 
 /**
  * Trains on `corpus`. Special tokens that occur in it are cut out first.
- * @throws GyreError E_CONFIG_VOCABULARY when vocabSize leaves no room for the bytes and the special tokens.
+ * @throws GyreError E_CONFIG_VOCABULARY when vocabSize leaves no room for the bytes, the whole words and the special tokens.
  */
 export function trainBpe(corpus: Iterable<string>, options: TrainBpeOptions): TokenizerJson {
-  const { vocabSize, specialTokens, splitPattern = 'words', minFrequency = 2 } = options
-  const mergeBudget = vocabSize - BYTE_CHARS.length - specialTokens.length
-  if (!Number.isInteger(vocabSize) || mergeBudget < 0 || vocabSize > MAX_VOCABULARY) {
-    const least = BYTE_CHARS.length + specialTokens.length
+  const { vocabSize, specialTokens, splitPattern = 'words', minFrequency = 2, wholeTexts = [] } = options
+  const wholeWords = [...countWords(wholeTexts, splitPattern, specialTokens).keys()]
+  const whole = wholeWords.map(tokenOfText).filter((token) => token.length > 1)
+  const least = BYTE_CHARS.length + whole.length + specialTokens.length
+  if (!Number.isInteger(vocabSize) || vocabSize < least || vocabSize > MAX_VOCABULARY) {
     throw new GyreError(`vocabulary size ${vocabSize} must be an integer from ${least} to ${MAX_VOCABULARY}`, {
       boundary: 'config',
       code: 'E_CONFIG_VOCABULARY',
     })
   }
   const words = countWords(corpus, splitPattern, specialTokens)
+  for (const word of wholeWords) words.delete(word)
   const maxLength = options.maxTokenLength ?? DEFAULT_MAX_LENGTH[splitPattern]
-  const { tokens, merges } = new MergeTrainer(words, maxLength, Math.max(1, minFrequency)).run(mergeBudget)
+  const trainer = new MergeTrainer(words, [...BYTE_CHARS, ...whole], maxLength, Math.max(1, minFrequency))
+  const { tokens, merges } = trainer.run(vocabSize - least)
   return tokenizerJson(tokens, merges, specialTokens, splitPattern)
 }
 
@@ -125,14 +133,17 @@ class MergeTrainer {
   readonly #weights: Float64Array
   readonly #pairs = new Map<number, Pair>()
   readonly #heap = new MaxPairHeap()
-  readonly #tokens: string[] = [...BYTE_CHARS]
-  readonly #idOfToken = new Map<string, number>(BYTE_CHARS.map((char, byte) => [char, byte]))
+  readonly #tokens: string[]
+  readonly #idOfToken: Map<string, number>
   readonly #maxLength: number
   readonly #minFrequency: number
   /** Pairs whose count grew in the merge at hand. */
   readonly #grown = new Set<number>()
 
-  constructor(words: ReadonlyMap<string, number>, maxLength: number, minFrequency: number) {
+  /** @param tokens The 256 bytes by value, then tokens that no merge has to make. */
+  constructor(words: ReadonlyMap<string, number>, tokens: readonly string[], maxLength: number, minFrequency: number) {
+    this.#tokens = [...tokens]
+    this.#idOfToken = new Map(tokens.map((token, id) => [token, id]))
     this.#maxLength = maxLength
     this.#minFrequency = minFrequency
     const encoder = new TextEncoder()
@@ -288,7 +299,8 @@ function tokenizerJson(
       end_of_word_suffix: null,
       fuse_unk: false,
       byte_fallback: false,
-      ignore_merges: false,
+      // A word that is a token is taken as it is: whole words have no merges of their own.
+      ignore_merges: true,
       vocab: Object.fromEntries(tokens.map((token, id) => [token, id])),
       merges,
     },

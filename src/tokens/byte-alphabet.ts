@@ -19,6 +19,11 @@ export const BYTE_CHARS: readonly string[] = buildAlphabet()
 
 const BYTE_OF_CHAR: ReadonlyMap<string, number> = new Map(BYTE_CHARS.map((char, byte) => [char, byte]))
 
+/** UTF-8 text as a token of the vocabulary spells it. */
+export function tokenOfText(text: string): string {
+  return Array.from(new TextEncoder().encode(text), (byte) => BYTE_CHARS[byte]).join('')
+}
+
 /** The bytes a token of the vocabulary stands for; undefined when it has a character outside the alphabet. */
 export function bytesOfToken(token: string): Uint8Array | undefined {
   const bytes = new Uint8Array(token.length)

@@ -3,7 +3,7 @@ import { alternation } from './alternation.ts'
 import type { ByteTokenizer } from './byte-tokenizer.ts'
 
 export type Marker = '<tool_call>' | '</tool_call>' | '<think>' | '</think>'
-export const MARKERS: readonly Marker[] = ['<tool_call>', '</tool_call>', '<think>', '</think>']
+const MARKERS: readonly Marker[] = ['<tool_call>', '</tool_call>', '<think>', '</think>']
 
 export type OutputPiece =
   | { readonly kind: 'text'; readonly text: string }

@@ -1,5 +1,5 @@
 /** A pair of symbols with the count it had when it was pushed. */
-export interface HeapEntry {
+interface HeapEntry {
   readonly count: number
   readonly key: number
 }
