@@ -40,7 +40,7 @@ export interface TrainBpeOptions {
   readonly wholeTexts?: readonly string[]
 }
 
-export interface AddedTokenJson {
+interface AddedTokenJson {
   readonly id: number
   readonly content: string
   readonly single_word: boolean
