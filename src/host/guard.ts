@@ -89,6 +89,11 @@ export class Guard {
     this.#tell(`del ${group}`)
   }
 
+  /** Dismisses the guard: nothing is ended or removed any more when this process dies. */
+  dismiss(): void {
+    this.#child?.kill('SIGKILL')
+  }
+
   #tell(line: string): void {
     if (this.#child?.stdin?.writable === true) this.#child.stdin.write(`${line}\n`)
   }
