@@ -9,6 +9,7 @@ import type { Store } from '../ports/store.ts'
 import type { SchedulerState } from '../scheduler/types.ts'
 import type { Controller, RunSummary as TrainingSummary } from './controller-types.ts'
 import type { EvaluationResult } from './evaluate.ts'
+import { RunCounters } from './counters.ts'
 import { resumePoint } from './resume.ts'
 import type { ResumePoint } from '../scheduler/state.ts'
 
@@ -126,24 +127,5 @@ function summarize(
     seed: parts.seed,
     policy: parts.policy,
     cells: training.cells,
-  }
-}
-
-/** Totals over all attempts of a run, kept in the store. */
-export class RunCounters {
-  readonly #store: Store
-
-  constructor(store: Store) {
-    this.#store = store
-  }
-
-  value(name: string): number {
-    return Number(this.#store.getMeta(`count-${name}`) ?? '0')
-  }
-
-  add(amounts: Readonly<Record<string, number>>): void {
-    for (const [name, amount] of Object.entries(amounts)) {
-      this.#store.setMeta(`count-${name}`, String(this.value(name) + amount))
-    }
   }
 }

@@ -15,6 +15,7 @@ import { type StepMember, trainingStep } from '../training/step.ts'
 import { admit } from '../trajectory/admission.ts'
 import { ExecutionTree } from '../trajectory/tree.ts'
 import type { CheckpointSummary, Controller, RunWork, StepSummary } from './controller-types.ts'
+import { RunCounters } from './counters.ts'
 import { type ExecutionDeps, type ExecutionReport, runExecution } from './execution.ts'
 import type { FailureWatch } from './failure-watch.ts'
 import { type GroupLedger, presentAttempts, queuedRow } from './ledger.ts'
@@ -130,6 +131,7 @@ export class TrainingWork implements RunWork {
       endedAtMs: clock.now(),
     }
     store.putExecution(row)
+    new RunCounters(store).add({ model_calls: report.modelCalls, harness_errors: report.harnessErrors })
     if (report.outcome === 'interrupted') return
     this.#deps.onExecution(row, report)
     const fatal = this.#watch.see(report)
