@@ -60,7 +60,7 @@ export function canonicalText(text: string): string {
 }
 
 /** Two 32-bit lanes of multiply-xor over UTF-16 units, joined to a safe integer. */
-export function hashText(text: string): number {
+function hashText(text: string): number {
   let a = 0x9747b28c
   let b = 0x1b873593
   for (let i = 0; i < text.length; i++) {

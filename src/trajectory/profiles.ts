@@ -8,7 +8,7 @@ import type { Item } from '../core/items.ts'
 import type { LeafRole } from './node.ts'
 
 /** All conditions given must hold. Texts are compared without case; every listed text must occur. */
-export interface CallSignal {
+interface CallSignal {
   /** Name in lower case of a header that must be there. */
   readonly header?: string
   /** Text that this header must hold. */

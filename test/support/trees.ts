@@ -35,7 +35,7 @@ export function encode(item: Item): number[] {
 }
 
 /** Header, single user and system items, runs of tool results. */
-export function blocksOf(items: readonly Item[], atStart: boolean): Item[][] {
+function blocksOf(items: readonly Item[], atStart: boolean): Item[][] {
   const blocks: Item[][] = []
   let header = atStart
   for (const item of items) {
