@@ -170,7 +170,11 @@ export class CellHost {
 
   async loadCheckpoint(caller: Caller, folder: string, policyVersion: number): Promise<void> {
     await this.#inOrder(caller, async () => {
-      await this.#engineLock.run(() => this.engine.load(folder, policyVersion))
+      await this.#engineLock.run(async () => {
+        await this.engine.load(folder, policyVersion)
+        // Their keys are forgotten, so their effect must be gone.
+        await this.engine.zeroGradients()
+      })
       this.#queue.forget(GRADIENTS)
       this.#queue.forget(STEPS)
     })

@@ -104,8 +104,7 @@ export class CellChild {
       await Promise.race([this.#exited, sleep(graceMs, undefined, { signal: timer.signal }).catch(() => undefined)])
       timer.abort()
     }
-    // Also after a clean end: whatever the cell started shares its group.
-    this.#signal('SIGKILL')
+    if (!this.#hasExited) this.#signal('SIGKILL')
     await this.#exited
   }
 
@@ -120,6 +119,8 @@ export class CellChild {
 
   #onExit(): void {
     this.#hasExited = true
+    // Whatever the cell started shares its group.
+    this.#signal('SIGKILL')
     this.#process.stdin?.destroy()
     if (this.#isReady && !this.#isEnding) this.#options.onDeath()
   }

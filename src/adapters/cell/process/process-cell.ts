@@ -32,7 +32,7 @@ export interface CellDeadlines {
   readonly silence: number
 }
 
-export const DEFAULT_DEADLINES: CellDeadlines = {
+const DEFAULT_DEADLINES: CellDeadlines = {
   control: 30_000,
   drain: 60_000,
   forwardBackward: 600_000,
@@ -167,16 +167,6 @@ export class ProcessCell implements Cell {
 
   async loadCheckpoint(epoch: number, folder: string, policyVersion: number): Promise<void> {
     await this.#command('load-checkpoint', epoch, this.#deadlines.checkpoint, { folder, policyVersion })
-  }
-
-  /** The weights as the cell has them, [parameterCount]. */
-  async readWeights(): Promise<Float32Array> {
-    return this.#connection.float32('weights', new Deadline('weights', this.#deadlines.transfer))
-  }
-
-  /** The accumulated gradient as the cell has it, [parameterCount]. */
-  async readGradients(): Promise<Float32Array> {
-    return this.#connection.float32('gradients', new Deadline('gradients', this.#deadlines.transfer))
   }
 
   /** Ends this side's connections; the cell goes on. */

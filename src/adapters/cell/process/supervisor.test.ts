@@ -69,6 +69,8 @@ test('kill -9 of a cell in training fails its call as unreachable, and it comes 
   const step = cell.forwardBackward(1, 'k', demonstration([1, 2, 3]), CROSS_ENTROPY).catch((error: unknown) => error)
   await new Promise((yes) => setTimeout(yes, 50))
   kill(started, 0, 'SIGKILL')
+  await expect.poll(() => started.supervisor.pidOf(0)).toBeUndefined()
+  expect(await new Promise((yes) => started.supervisor.onDeath(yes))).toBe(0)
   expect(await step).toMatchObject({ code: 'E_CELL_UNREACHABLE', retryable: true })
   await started.supervisor.restart(0)
   await cell.loadCheckpoint(1, started.folder, 8)

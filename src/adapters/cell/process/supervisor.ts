@@ -43,6 +43,7 @@ export class CellProcessSupervisor implements CellSupervisor {
   readonly #children: (CellChild | undefined)[]
   readonly #starting = new Map<number, Promise<void>>()
   readonly #listeners: ((index: number) => void)[] = []
+  readonly #untold: number[] = []
   #isClosed = false
 
   private constructor(options: CellSupervisorOptions) {
@@ -76,8 +77,10 @@ export class CellProcessSupervisor implements CellSupervisor {
     throw failed.reason
   }
 
+  /** A death before the first listener is told to that listener. */
   onDeath(listener: (index: number) => void): void {
     this.#listeners.push(listener)
+    for (const index of this.#untold.splice(0)) queueMicrotask(() => listener(index))
   }
 
   /** Process id of a cell, undefined while it is down. */
@@ -109,6 +112,11 @@ export class CellProcessSupervisor implements CellSupervisor {
     rmSync(this.#folder, { recursive: true, force: true })
   }
 
+  #tellDeath(index: number): void {
+    if (this.#listeners.length === 0) this.#untold.push(index)
+    for (const listener of this.#listeners) listener(index)
+  }
+
   async #restart(index: number): Promise<void> {
     await this.#children[index]?.end(0)
     await this.#start(index)
@@ -136,9 +144,7 @@ export class CellProcessSupervisor implements CellSupervisor {
         engine: engine(index),
       },
       logFile: join(logFolder, `cell-${index}.log`),
-      onDeath: () => {
-        for (const listener of this.#listeners) listener(index)
-      },
+      onDeath: () => this.#tellDeath(index),
     })
     this.#children[index] = child
     await child.ready(cell, startMs ?? START_MS)
