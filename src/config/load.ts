@@ -179,12 +179,11 @@ function withPaths(
   }
   copy.paths.runs = absolutePath(copy.paths.runs, context.cwd, context.home)
   copy.paths.cache = absolutePath(copy.paths.cache, context.cwd, context.home)
-  const name =
-    copy.name ??
-    basename(context.file)
-      .replace(/\.ya?ml$/i, '')
-      .replaceAll(/[^\w.-]/g, '-')
-  return { ...copy, name }
+  const fileName = basename(context.file)
+    .replace(/\.ya?ml$/i, '')
+    .replaceAll(/[^\w.-]/g, '-')
+  const { name = fileName, ...rest } = copy
+  return { name, ...rest }
 }
 
 function readText(file: string, asGiven: string): string {

@@ -18,7 +18,7 @@ const harness = z
     argv: z
       .array(z.string())
       .describe(
-        'Program and arguments of harness command. {instruction} is replaced by the task; GYRE_BASE_URL, GYRE_API_KEY and GYRE_MODEL are in its environment.',
+        'Program and arguments of harness command. {instruction}, {instruction_file}, {model} and {base_url} are replaced; OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY and GYRE_MODEL are in its environment.',
       )
       .default([]),
     env: z

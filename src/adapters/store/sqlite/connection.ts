@@ -159,7 +159,8 @@ export class Connection {
  */
 export function lockLedger(path: string): { release(): void } {
   const lockFile = `${path}.lock`
-  const db = openDatabase(lockFile, 0)
+  // A moment of patience, for a reader that is asking whether the lock is held.
+  const db = openDatabase(lockFile, 200)
   try {
     db.exec('BEGIN EXCLUSIVE')
   } catch (error) {
@@ -182,6 +183,21 @@ export function lockLedger(path: string): { release(): void } {
       db.exec('ROLLBACK')
       db.close()
     },
+  }
+}
+
+/** True while some process holds the lock of the ledger at `path`: a run is going on. */
+export function isLedgerInUse(path: string): boolean {
+  const lockFile = `${path}.lock`
+  if (!existsSync(lockFile)) return false
+  const db = openDatabase(lockFile, 0)
+  try {
+    db.prepare('select count(*) from sqlite_master').all([])
+    return false
+  } catch (error) {
+    return codeOf(error).startsWith('SQLITE_BUSY')
+  } finally {
+    db.close()
   }
 }
 

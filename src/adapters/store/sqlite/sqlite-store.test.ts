@@ -6,6 +6,7 @@ import Database from 'libsql'
 import { afterAll, describe, expect, test } from 'vitest'
 import { storeContract } from '../../../ports/store.contract.ts'
 import { expectedCall, expectedGroup } from '../../../ports/store-crash.contract.ts'
+import { isLedgerInUse } from './connection.ts'
 import { openForCrash } from './opener.contract.ts'
 import { openSqliteStore } from './sqlite-store.ts'
 
@@ -60,7 +61,9 @@ describe('opening a ledger', () => {
     const path = join(root, 'locked.sqlite')
     const first = openSqliteStore(path)
     expect(() => openSqliteStore(path)).toThrow(coded('E_STORE_LOCKED', /another gyre process/))
+    expect(isLedgerInUse(path)).toBe(true)
     first.close()
+    expect(isLedgerInUse(path)).toBe(false)
     openSqliteStore(path).close()
   })
 

@@ -1,0 +1,52 @@
+/** @file The verbs of `gyre`: one file each, a `registerX(program, context)`. */
+import { readFileSync } from 'node:fs'
+import { Command } from 'commander'
+import type { CliContext } from './context.ts'
+import { registerDoctor } from './doctor.ts'
+import { registerSchema } from './schema.ts'
+import { registerStatus } from './status.ts'
+import { registerTrain } from './train.ts'
+import { registerTree } from './tree.ts'
+
+const EXAMPLES = `
+Examples:
+  $ gyre doctor                                              what this machine can do
+  $ gyre train examples/quickstart.yaml                      train, and watch it
+  $ gyre train examples/quickstart.yaml seed=2 name=second   the same with other values
+  $ gyre train examples/quickstart.yaml --dry-run            what would run, with the numbers that follow
+  $ gyre train examples/quickstart.yaml --resume             go on after a kill
+  $ gyre status                                              how the latest run is doing
+  $ gyre tree EXECUTION                                      what one execution said, and what was trained
+
+Every field of a run file: docs/config.md. Every error code: docs/errors.md.`
+
+export function buildProgram(context: CliContext): Command {
+  const program = new Command('gyre')
+    .description('Elastic reinforcement learning for LLM agents, through the harness they already run in.')
+    .version(packageVersion(), '-V, --version')
+    .addHelpText('after', EXAMPLES)
+    .showHelpAfterError('(add --help for the options)')
+    .configureOutput({
+      writeOut: (text) => context.print(text.trimEnd()),
+      writeErr: (text) => context.warn(text.trimEnd()),
+      getOutHelpWidth: () => context.width(),
+      getErrHelpWidth: () => context.width(),
+    })
+    .exitOverride()
+  registerTrain(program, context, async (...run) => {
+    // The engine, the gateway and the harnesses load only when they are needed.
+    const { startTraining } = await import('./start-training.ts')
+    await startTraining(...run)
+  })
+  registerStatus(program, context)
+  registerTree(program, context)
+  registerDoctor(program, context)
+  registerSchema(program, context)
+  for (const command of program.commands) command.copyInheritedSettings(program)
+  return program
+}
+
+function packageVersion(): string {
+  const file = new URL('../../package.json', import.meta.url)
+  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version
+}
