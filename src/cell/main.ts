@@ -60,11 +60,14 @@ export async function runCellProcess(
   process.title = `gyre ${boot.cellId}`
   // Until the engine is up there is nothing to close in order.
   let end = nothing
-  const leave = (why: string): void => {
+  let isLeaving = false
+  const leave = (why: string, exitCode = 0): void => {
+    if (isLeaving) return
+    isLeaving = true
     options.log(`${boot.cellId} ends: ${why}`)
     setTimeout(() => process.exit(1), END_MS).unref()
     end().then(
-      () => process.exit(0),
+      () => process.exit(exitCode),
       (error: unknown) => {
         options.log(`${boot.cellId} did not end cleanly: ${errorText(error)}`)
         process.exit(1)
@@ -75,7 +78,13 @@ export async function runCellProcess(
   process.once('SIGTERM', () => leave('SIGTERM'))
   process.once('SIGINT', () => leave('SIGINT'))
   const engine = await createEngine(boot.engine)
-  const server = await serveCell({ ...boot, cellId: cellId(boot.cellId), engine, log: options.log })
+  const server = await serveCell({
+    ...boot,
+    cellId: cellId(boot.cellId),
+    engine,
+    log: options.log,
+    onCrash: () => leave('its engine crashed', 1),
+  })
   end = async () => {
     await server.close()
     await engine.close()

@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { afterEach, expect, test } from 'vitest'
 import { BigramEngine } from '../../test/support/bigram-engine.ts'
 import type { BigramOptions } from '../../test/support/bigram-engine.ts'
+import { GyreError } from '../core/errors.ts'
 import { cellId } from '../core/ids.ts'
 import { ADAM, CROSS_ENTROPY, collect, demonstration, generation, tokensOf } from '../ports/cell.contract.ts'
 import type { CellEngine } from '../ports/cell.ts'
@@ -13,6 +14,7 @@ import { CellConnection } from './connection.ts'
 import { Deadline } from './deadline.ts'
 import { decodeEvent, encodeGenerate } from './generate-codec.ts'
 import { serveCell } from './server.ts'
+import type { ServeCellOptions } from './server.ts'
 import { encodeMicroStep } from './training-codec.ts'
 
 const TOKEN = 'a-token-of-this-test'
@@ -26,15 +28,16 @@ interface Served {
   readonly connection: CellConnection
 }
 
-async function serve(engine: CellEngine, address?: string): Promise<Served> {
+async function serve(engine: CellEngine, options: Partial<ServeCellOptions> = {}): Promise<Served> {
   const folder = mkdtempSync(join(tmpdir(), 'gyre-cell-'))
   cleanups.push(() => rmSync(folder, { recursive: true }))
   const server = await serveCell({
     engine,
     cellId: cellId('cell-0'),
     slots: 4,
-    address: address ?? join(folder, 's'),
+    address: join(folder, 's'),
     token: TOKEN,
+    ...options,
   })
   cleanups.push(() => server.close())
   const connection = new CellConnection(server.address, TOKEN)
@@ -112,7 +115,7 @@ test.each([
 })
 
 test('a cell serves the same protocol over TCP', async () => {
-  const { connection } = await serve(bigram(), '127.0.0.1:39417')
+  const { connection } = await serve(bigram(), { address: '127.0.0.1:0' })
   expect(await connection.json('hello', { deadline: within(5000) })).toMatchObject({ vocabSize: 8 })
 })
 
@@ -266,6 +269,18 @@ test('a failure inside the engine is an error of the call, and the cell goes on'
     message: expect.stringContaining('the disk went away'),
   })
   await connection.json('zero-gradients', command(1), {})
+})
+
+test('a crash of the engine is told to the caller and to the process around the cell', async () => {
+  class Crashing extends BigramEngine {
+    override async zeroGradients(): Promise<void> {
+      throw new GyreError('a thread ended', { boundary: 'engine', code: 'E_ENGINE_CRASHED', retryable: true })
+    }
+  }
+  let crashes = 0
+  const { connection } = await serve(new Crashing({ vocabSize: 8 }), { onCrash: () => (crashes += 1) })
+  await expect(connection.json('zero-gradients', command(1), {})).rejects.toMatchObject({ code: 'E_ENGINE_CRASHED' })
+  expect(crashes).toBe(1)
 })
 
 test('a closed cell cancels what runs and removes its socket', async () => {

@@ -3,8 +3,9 @@ import { timingSafeEqual } from 'node:crypto'
 import { chmod, rm } from 'node:fs/promises'
 import { createServer } from 'node:http'
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import type { ZodType } from 'zod'
-import { GyreError, errorText } from '../core/errors.ts'
+import { GyreError, errorText, hasCode } from '../core/errors.ts'
 import type { CellId } from '../core/ids.ts'
 import type { CellEngine } from '../ports/cell.ts'
 import { CellConnection } from './connection.ts'
@@ -46,6 +47,8 @@ export interface ServeCellOptions {
   readonly token: string
   /** Receives one line for each failure that is a bug rather than an answer. */
   readonly log?: (line: string) => void
+  /** Called when a call failed with E_ENGINE_CRASHED: the engine is beyond repair, the process should end. */
+  readonly onCrash?: () => void
 }
 
 export interface CellServer {
@@ -79,14 +82,18 @@ export async function serveCell(options: ServeCellOptions): Promise<CellServer> 
       }
     },
   })
-  const endpoint = new Endpoint(host, token, options.log ?? (() => undefined))
+  const endpoint = new Endpoint(host, token, (error) => {
+    if (!(error instanceof GyreError))
+      options.log?.(error instanceof Error ? (error.stack ?? errorText(error)) : String(error))
+    if (hasCode(error, 'E_ENGINE_CRASHED')) options.onCrash?.()
+  })
   const server = createServer((request, response) => void endpoint.serve(request, response))
   // Callers own the deadlines; a cell never hangs up on a slow one.
   server.requestTimeout = 0
   server.keepAliveTimeout = 0
-  await listen(server, address)
+  const bound = await listen(server, address)
   return {
-    address,
+    address: bound,
     close: async () => {
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))
       await host.close(new Deadline('close', CLOSE_MS)).catch(() => undefined)
@@ -97,7 +104,8 @@ export async function serveCell(options: ServeCellOptions): Promise<CellServer> 
   }
 }
 
-async function listen(server: Server, address: string): Promise<void> {
+/** @returns the address, with the real port when 0 was asked for. */
+async function listen(server: Server, address: string): Promise<string> {
   const isPath = address.startsWith('/')
   if (isPath) await rm(address, { force: true })
   const [host, port] = [address.slice(0, address.lastIndexOf(':')), Number(address.slice(address.lastIndexOf(':') + 1))]
@@ -114,19 +122,21 @@ async function listen(server: Server, address: string): Promise<void> {
     if (isPath) server.listen(address, resolve)
     else server.listen(port, host, resolve)
   })
-  if (isPath) await chmod(address, 0o600)
+  if (!isPath) return `${host}:${(server.address() as AddressInfo).port}`
+  await chmod(address, 0o600)
+  return address
 }
 
 class Endpoint {
   readonly #host: CellHost
   readonly #authorization: Buffer
-  readonly #log: (line: string) => void
+  readonly #onFailure: (error: unknown) => void
   readonly #handlers: Readonly<Record<Exclude<Verb, 'generate'>, Handler>>
 
-  constructor(host: CellHost, token: string, log: (line: string) => void) {
+  constructor(host: CellHost, token: string, onFailure: (error: unknown) => void) {
     this.#host = host
     this.#authorization = Buffer.from(`Bearer ${token}`)
-    this.#log = log
+    this.#onFailure = onFailure
     this.#handlers = handlersOf(host)
   }
 
@@ -144,7 +154,7 @@ class Endpoint {
 
   async #generate(call: Call, response: ServerResponse): Promise<void> {
     const request = decodeGenerate(call.body, this.#host.engine.vocabSize)
-    await streamGeneration(response, (signal) => this.#host.generate(call, request, signal), this.#log)
+    await streamGeneration(response, (signal) => this.#host.generate(call, request, signal), this.#onFailure)
   }
 
   #authorize(request: IncomingMessage): void {
@@ -157,8 +167,7 @@ class Endpoint {
   }
 
   #refuse(response: ServerResponse, error: unknown): void {
-    if (!(error instanceof GyreError))
-      this.#log(error instanceof Error ? (error.stack ?? errorText(error)) : String(error))
+    this.#onFailure(error)
     if (response.headersSent || response.destroyed) return
     const wire = toWireError(error)
     // A request whose body was not read to its end leaves the connection unusable for another.

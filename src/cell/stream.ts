@@ -1,7 +1,6 @@
 /** @file A generation as a stream of lines, with heartbeats, and its end when the caller leaves. */
 import { once } from 'node:events'
 import type { ServerResponse } from 'node:http'
-import { GyreError } from '../core/errors.ts'
 import type { AdmittedGeneration } from './admission.ts'
 import { encodeEvent, encodeFailure } from './generate-codec.ts'
 import { CONTENT, HEARTBEAT_MS } from './protocol.ts'
@@ -14,7 +13,7 @@ import { toWireError } from './wire-errors.ts'
 export async function streamGeneration(
   response: ServerResponse,
   start: (signal: AbortSignal) => AdmittedGeneration,
-  log: (line: string) => void,
+  onFailure: (error: unknown) => void,
 ): Promise<void> {
   const gone = new AbortController()
   response.once('close', () => gone.abort())
@@ -30,7 +29,7 @@ export async function streamGeneration(
       await once(response, 'drain', { signal: cancelled }).catch(() => undefined)
     }
   } catch (error) {
-    if (!(error instanceof GyreError)) log(error instanceof Error ? (error.stack ?? error.message) : String(error))
+    onFailure(error)
     if (!response.destroyed) response.write(encodeFailure(toWireError(error)))
   } finally {
     clearInterval(heartbeat)
