@@ -128,13 +128,9 @@ test('calls of different threads in parallel share their prefix and stay apart',
   expect(
     tree
       .calls()
-      .map((call) => [call.thread, call.role])
+      .map((call) => `${call.thread} ${call.role}`)
       .sort(),
-  ).toEqual([
-    ['a', 'sub-agent'],
-    ['b', 'sub-agent'],
-    ['c', 'sub-agent'],
-  ])
+  ).toEqual(['a sub-agent', 'b sub-agent', 'c sub-agent'])
   const [leg] = rig.legs
   expect(tree.tokenCount).toBe((leg?.request.promptIds.length ?? 0) + 3 * (leg?.tokenIds.length ?? 0))
   const seeds = new Set(rig.legs.map(({ request }) => request.sampling.seed))

@@ -41,7 +41,7 @@ export const DEFAULT_GATEWAY_LIMITS: GatewayLimits = {
   keepAliveMs: 15_000,
   abandonMs: 5000,
   replayMs: 60_000,
-  retryPauseMs: 2000,
+  retryPauseMs: 500,
   cancelMs: 10_000,
 }
 

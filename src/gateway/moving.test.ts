@@ -1,8 +1,9 @@
+import { once } from 'node:events'
 import fc from 'fast-check'
 import OpenAI from 'openai'
 import { expect, test } from 'vitest'
 import { byteCodec } from '../../test/support/byte-codec.ts'
-import { says, sleep, startRig, turn, until } from '../../test/support/gateway-rig.ts'
+import { says, sleep, startRig, turn, until, watched } from '../../test/support/gateway-rig.ts'
 import type { Rig } from '../../test/support/gateway-rig.ts'
 import { GyreError } from '../core/errors.ts'
 import { engineId } from '../core/ids.ts'
@@ -105,12 +106,17 @@ test.each(['E_ENGINE_UNREACHABLE', 'E_ENGINE_NOT_ADMITTING', 'E_ENGINE_CANCELLED
   '%s never reaches the harness: the call goes on where the next route says',
   async (code) => {
     await using rig = await startRig()
-    rig.gateway.setEngine(failing('a', () => engineError(code)))
+    rig.gateway.setEngine(
+      watched(
+        failing('a', () => engineError(code)),
+        rig.legs,
+      ),
+    )
     rig.addEngine('b', says('from b'))
     const execution = rig.open('x1')
     rig.route(execution.id, 'a', 1)
     const answer = ask(execution)
-    await sleep(30)
+    await until(() => rig.legs.length > 0)
     rig.route(execution.id, 'b', 2)
     expect(await answer).toBe('from b|stop')
     expect(rig.gateway.stats()).toMatchObject({ harnessErrors: 0, requestsMoved: 1 })
@@ -119,36 +125,42 @@ test.each(['E_ENGINE_UNREACHABLE', 'E_ENGINE_NOT_ADMITTING', 'E_ENGINE_CANCELLED
 
 test('an engine that comes back under its name serves what waited for it', async () => {
   await using rig = await startRig({ limits: { retryPauseMs: 60_000 } })
-  rig.gateway.setEngine(failing('a', () => engineError('E_ENGINE_UNREACHABLE', true)))
+  rig.gateway.setEngine(
+    watched(
+      failing('a', () => engineError('E_ENGINE_UNREACHABLE', true)),
+      rig.legs,
+    ),
+  )
   const execution = rig.open('x1')
   rig.route(execution.id, 'a')
   const answer = ask(execution)
-  await sleep(20)
+  await until(() => rig.legs.length > 0)
   rig.addEngine('a', says('reborn'))
   expect(await answer).toBe('reborn|stop')
 })
 
 test('an engine that does not stop when it is cancelled is left behind, and its late tokens are not heard', async () => {
   await using rig = await startRig({ limits: { cancelMs: 30 } })
-  let go = (): void => undefined
-  const stuck = new Promise<void>((resolve) => (go = resolve))
-  rig.gateway.setEngine({
+  const gate = new AbortController()
+  const stuck = once(gate.signal, 'abort')
+  const unstoppable: Engine = {
     id: engineId('a'),
     async *generate() {
       yield { kind: 'tokens', tokenIds: [104, 105], logprobs: [-1, -1], policyVersions: [0, 0] }
       await stuck
       yield { kind: 'tokens', tokenIds: [33], logprobs: [-1], policyVersions: [0] }
     },
-  })
+  }
+  rig.gateway.setEngine(watched(unstoppable, rig.legs))
   rig.addEngine('b', says('hi there'))
   const execution = rig.open('x1')
   rig.route(execution.id, 'a', 1)
   const answer = ask(execution)
-  await sleep(20)
+  await until(() => sampled(rig) === 2)
   rig.route(execution.id, 'b', 2)
   await rig.gateway.cancelInFlight(engineId('a'))
   expect(await answer).toBe('hi there|stop')
-  go()
+  gate.abort()
 })
 
 test('a failure that no route can mend is an error in the stream, counted and told', async () => {
@@ -200,9 +212,9 @@ test('any chunking of the tokens and any moves give the same answer and the same
       const answer = ask(execution)
       for (const [i, at] of [...moves].sort((x, y) => x - y).entries()) {
         await until(() => sampled(rig) >= at || rig.sink.records.length > 0)
-        const [from, to] = i % 2 === 0 ? ['a', 'b'] : ['b', 'a']
+        const [from, to] = i % 2 === 0 ? (['a', 'b'] as const) : (['b', 'a'] as const)
         rig.route(execution.id, to, i + 1)
-        await rig.gateway.cancelInFlight(engineId(String(from)))
+        await rig.gateway.cancelInFlight(engineId(from))
       }
       expect(await answer).toBe(`${said.text}|tool_calls`)
       const node = rig.sink.records[0]?.nodes.at(-1)

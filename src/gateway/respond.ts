@@ -38,8 +38,9 @@ async function stream(
     seen += fresh.length
     if (fresh.length > 0) response.write(fresh.map((part) => frames.part(part)).join(''))
     else if (call.state.kind !== 'running') break
-    else if (!(await call.progress(seen, keepAliveMs))) response.write(frames.keepAlive())
+    else if (!(await call.progress(seen, keepAliveMs)) && !response.closed) response.write(frames.keepAlive())
   }
+  if (response.closed) return
   const { state } = call
   if (state.kind === 'answered') response.write(frames.close(state.finishReason, state.usage))
   if (state.kind === 'failed') response.write(frames.fail(faultOf(state.error)))
@@ -59,9 +60,11 @@ async function sendWhole(
 ): Promise<void> {
   while (call.state.kind === 'running' && !response.closed) {
     if (await call.progress(call.parts.length, keepAliveMs)) continue
+    if (response.closed) return
     if (!response.headersSent) response.writeHead(200, { 'content-type': 'application/json' })
     response.write(' ')
   }
+  if (response.closed) return
   const { state } = call
   if (state.kind === 'answered') {
     const body = dialect.answerBody(head, call.parts, state.finishReason, state.usage)

@@ -41,21 +41,18 @@ export function createGatewayServer(deps: ServerDeps): Server {
 }
 
 async function answer(deps: ServerDeps, request: IncomingMessage, response: ServerResponse): Promise<void> {
-  const { pathname } = new URL(request.url ?? '/', 'http://gateway')
-  const dialect = pathname.includes('/messages') || 'anthropic-version' in request.headers ? anthropic : openAiChat
-  const method = request.method ?? 'GET'
+  const { url = '/', method = 'GET', headers } = request
+  const [pathname = '/'] = url.split('?', 1)
+  const dialect = pathname.includes('/messages') || 'anthropic-version' in headers ? anthropic : openAiChat
   try {
     if (pathname === '/health') return sendJson(response, 200, { status: 'ok' })
-    if (method === 'HEAD') return void response.writeHead(200).end()
+    if (method === 'HEAD') return endEmpty(response)
     const [, executionId, path] = /^\/x\/([^/]+)(\/.*)$/.exec(pathname) ?? []
     if (executionId === undefined || path === undefined) throw unknownRoute(method, pathname)
     const execution = authorize(deps, decoded(executionId), request)
     await dispatch(deps, execution, { request, response, method, path, dialect })
   } catch (error) {
-    const fault = faultOf(error)
-    if (fault.code === 'E_GATEWAY_INTERNAL') deps.onFailure(error, undefined)
-    if (response.headersSent) response.destroy()
-    else sendFault(response, dialect, fault)
+    refuse(deps, { request, response, dialect }, error)
   }
 }
 
@@ -115,6 +112,21 @@ function authorize(deps: ServerDeps, executionId: string, request: IncomingMessa
     'E_GATEWAY_UNAUTHORIZED',
     `execution "${executionId}" was asked with ${what}: send its own as "Authorization: Bearer" or "x-api-key"`,
   )
+}
+
+/** Some harnesses knock once before they ask. */
+function endEmpty(response: ServerResponse): void {
+  response.writeHead(200).end()
+}
+
+/** A client that left has nobody to tell, and nothing of ours went wrong. */
+function refuse(deps: ServerDeps, exchange: Pick<Exchange, 'request' | 'response' | 'dialect'>, error: unknown): void {
+  const { request, response, dialect } = exchange
+  if (response.destroyed || request.socket.destroyed) return
+  const fault = faultOf(error)
+  if (fault.code === 'E_GATEWAY_INTERNAL') deps.onFailure(error, undefined)
+  if (response.headersSent) response.destroy()
+  else sendFault(response, dialect, fault)
 }
 
 function unknownRoute(method: string, path: string): Error {

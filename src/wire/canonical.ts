@@ -13,7 +13,7 @@ export function canonicalItems(tools: readonly ToolSpec[], conversation: readonl
 }
 
 /** Text that only its harness's billing reads; it changes inside a conversation, so it never reaches the policy. */
-export function isVolatileSystemText(text: string): boolean {
+function isVolatileSystemText(text: string): boolean {
   return text.startsWith('x-anthropic-billing-header:')
 }
 

@@ -82,7 +82,7 @@ export async function startRig(deps: Partial<GatewayDeps> = {}): Promise<Rig> {
     maxContext: 65_536,
     onFailure,
     ...deps,
-    limits: { abandonMs: 100, keepAliveMs: 1000, cancelMs: 500, ...deps.limits },
+    limits: { abandonMs: 3000, keepAliveMs: 1000, cancelMs: 500, ...deps.limits },
   })
   return {
     gateway,

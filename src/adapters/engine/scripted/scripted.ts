@@ -131,13 +131,15 @@ function throwIfCancelled(signal: AbortSignal): void {
 async function pause(ms: number, signal: AbortSignal): Promise<void> {
   throwIfCancelled(signal)
   await new Promise<void>((resolve) => {
+    if (ms === 0) {
+      setImmediate(resolve)
+      return
+    }
     const done = (): void => {
       clearTimeout(timer)
       signal.removeEventListener('abort', done)
       resolve()
     }
-    // A script without pauses is only as slow as one turn of the event loop per event.
-    if (ms === 0) return void setImmediate(resolve)
     const timer = setTimeout(done, ms)
     signal.addEventListener('abort', done)
   })
