@@ -38,6 +38,8 @@ export interface SupervisedSpec {
   /** Recognizes what the program starts. */
   readonly marker: string
   readonly folder: string
+  /** The program itself does not feel SIGTERM, only what it starts: for one whose death would cut the grace short. */
+  readonly shielded?: boolean
 }
 
 export interface SupervisedEnd {
@@ -75,7 +77,8 @@ function signsOf(spec: SupervisedSpec, group: number): ProcessSigns {
 }
 
 async function spawnInGroup(spec: SupervisedSpec, [out, err]: readonly number[]): Promise<ChildProcess> {
-  const child = spawn('/bin/sh', ['-c', limitScript(spec.limits), 'sh', ...spec.argv], {
+  const [program = '', ...args] = withLimits(spec.argv, spec.limits, spec.shielded === true ? "trap '' TERM; " : '')
+  const child = spawn(program, args, {
     detached: true,
     cwd: spec.cwd,
     env: spec.env,
@@ -88,7 +91,15 @@ async function spawnInGroup(spec: SupervisedSpec, [out, err]: readonly number[])
   return child
 }
 
-/** Sets what the shell of this system lets us set, then becomes the program. Units: KiB, 512-byte blocks, tasks. */
+/**
+ * The argv of a shell that sets what this system lets it set and then becomes the program.
+ * @param before script that runs first, ending in `; `.
+ */
+export function withLimits(argv: readonly string[], limits: Limits, before = ''): readonly string[] {
+  return ['/bin/sh', '-c', `${before}${limitScript(limits)}exec "$@"`, 'sh', ...argv]
+}
+
+/** Units of ulimit: KiB, 512-byte blocks, tasks. */
 function limitScript(limits: Limits): string {
   const wanted: [string[], number][] = [[['-c'], 0]]
   if (limits.memoryBytes > 0) wanted.push([['-v'], Math.ceil(limits.memoryBytes / 1024)])
@@ -99,7 +110,7 @@ function limitScript(limits: Limits): string {
     // Tried in a subshell first: some shells end on a flag they do not know.
     flags.map((flag) => `{ (ulimit ${flag} ${value}) 2>/dev/null && ulimit ${flag} ${value}; }`).join(' || '),
   )
-  return `${lines.map((line) => `${line} || :`).join('; ')}; exec "$@"`
+  return lines.map((line) => `${line} || :; `).join('')
 }
 
 async function untilEnd(

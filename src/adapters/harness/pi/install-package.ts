@@ -141,10 +141,10 @@ async function runNpm(
 
 /** npm names the reason first and ends with where its log is. */
 function npmReason(stderrFile: string): string {
-  const errors = readFileSync(stderrFile, 'utf8')
+  const first = readFileSync(stderrFile, 'utf8')
     .split('\n')
-    .filter((line) => /^npm (?:error|ERR!) (?!code|A complete log)/.test(line))
-  return errors[0]?.replace(/^npm (?:error|ERR!) /, '') ?? lastLine(stderrFile)
+    .find((line) => /^npm (?:error|ERR!) (?!code|A complete log)/.test(line))
+  return first?.replace(/^npm (?:error|ERR!) /, '') ?? lastLine(stderrFile)
 }
 
 async function putInPlace(install: PackageInstall, temp: string): Promise<void> {
