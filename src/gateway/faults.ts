@@ -36,9 +36,6 @@ export function isTransient(error: unknown): error is GyreError {
 
 /** What a harness is told. The text of an unexpected error stays with us: it may hold anything. */
 export function faultOf(error: unknown): Fault {
-  if (error instanceof RangeError && error.message.includes('call stack')) {
-    return { kind: 'malformed', code: 'E_WIRE_MALFORMED', message: 'the request body is nested too deeply to be read' }
-  }
   if (!(error instanceof GyreError)) {
     return { kind: 'internal', code: 'E_GATEWAY_INTERNAL', message: 'the gateway failed; its log says why' }
   }

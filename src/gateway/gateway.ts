@@ -21,7 +21,7 @@ import { RouteTable } from './routes.ts'
 import { Sampler } from './sampler.ts'
 import { createGatewayServer } from './server.ts'
 
-export interface GatewayLimits {
+interface GatewayLimits {
   /** Largest request body. [bytes] */
   readonly bodyBytes: number
   /** Silence after which a waiting client gets a keep-alive frame. [ms] */
@@ -36,7 +36,7 @@ export interface GatewayLimits {
   readonly cancelMs: number
 }
 
-export const DEFAULT_GATEWAY_LIMITS: GatewayLimits = {
+const DEFAULT_LIMITS: GatewayLimits = {
   bodyBytes: 256 * 1024 * 1024,
   keepAliveMs: 15_000,
   abandonMs: 5000,
@@ -71,7 +71,7 @@ export interface Gateway extends ForwardingPoint {
 
 /** Starts to listen. @throws GyreError E_GATEWAY_PORT when the port cannot be had. */
 export async function createGateway(deps: GatewayDeps): Promise<Gateway> {
-  const limits = { ...DEFAULT_GATEWAY_LIMITS, ...deps.limits }
+  const limits = { ...DEFAULT_LIMITS, ...deps.limits }
   const routes = new RouteTable()
   const sampler = new Sampler(routes, limits)
   const executions = new Map<string, Execution>()

@@ -54,9 +54,15 @@ export function commitCall(tree: ExecutionTree, executionId: ExecutionId, call: 
 export function isPathExact(tree: ExecutionTree, leaf: NodeId, call: ModelCall): boolean {
   const path = tree.pathTokenIds(leaf)
   const prompt = call.facts.prompt.tokenIds
-  const sampled = call.sampled.tokenIds
-  if (path.length !== prompt.length + sampled.length) return false
-  return path.every((id, i) => id === (i < prompt.length ? prompt[i] : sampled[i - prompt.length]))
+  const sampled = Int32Array.from(call.sampled.tokenIds)
+  return (
+    bytesOf(path.subarray(0, prompt.length)).equals(bytesOf(prompt)) &&
+    bytesOf(path.subarray(prompt.length)).equals(bytesOf(sampled))
+  )
+}
+
+function bytesOf(ids: Int32Array): Buffer {
+  return Buffer.from(ids.buffer, ids.byteOffset, ids.byteLength)
 }
 
 /** Blocks that another call committed in the meantime are shared; the rest become nodes. */

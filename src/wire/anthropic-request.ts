@@ -1,9 +1,9 @@
 /** @file A body of `POST /v1/messages` as canonical items. */
 import { z } from 'zod'
-import type { AssistantItem, Item, Json, ToolCall, ToolSpec } from '../core/items.ts'
+import type { AssistantItem, Item, ToolCall, ToolSpec } from '../core/items.ts'
 import { canonicalItems, systemItem } from './canonical.ts'
 import type { ParsedRequest } from './dialect.ts'
-import { malformed, unsupported, validate } from './validate.ts'
+import { malformed, shallowJson, unsupported, validate } from './validate.ts'
 
 const Block = z.looseObject({ type: z.string() })
 const NEITHER = { error: 'must be a string or a list of typed parts' }
@@ -74,7 +74,11 @@ function toolEntry(
     throw unsupported(path, `the server tool "${entry.name}" of type "${entry.type}"`)
   }
   const tool = validate(Tool, entry, path)
-  const spec = { name: tool.name, description: tool.description ?? '', parameters: tool.input_schema as Json }
+  const spec = {
+    name: tool.name,
+    description: tool.description ?? '',
+    parameters: shallowJson(tool.input_schema, `${path}.input_schema`),
+  }
   return { spec, deferred: tool.defer_loading ?? false }
 }
 
@@ -127,7 +131,7 @@ function assistantItem(blocks: readonly AnyBlock[], path: string): AssistantItem
 
 function toolCall(block: AnyBlock, path: string): ToolCall {
   const call = validate(ToolUseBlock, block, path)
-  return { id: call.id, name: call.name, argumentsText: JSON.stringify(call.input) }
+  return { id: call.id, name: call.name, argumentsText: JSON.stringify(shallowJson(call.input, `${path}.input`)) }
 }
 
 /** A bare string equals an array with one text block; `cache_control` and other marks of a block are not content. */

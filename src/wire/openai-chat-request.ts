@@ -1,9 +1,9 @@
 /** @file A body of `POST /v1/chat/completions` as canonical items. */
 import { z } from 'zod'
-import type { AssistantItem, Item, Json, ToolCall, ToolSpec } from '../core/items.ts'
+import type { AssistantItem, Item, ToolCall, ToolSpec } from '../core/items.ts'
 import { canonicalItems, systemItem } from './canonical.ts'
 import type { ParsedRequest } from './dialect.ts'
-import { malformed, unsupported, validate } from './validate.ts'
+import { malformed, shallowJson, unsupported, validate } from './validate.ts'
 
 const NEITHER = { error: 'must be a string or a list of typed parts' }
 const Content = z.union([z.string(), z.array(z.looseObject({ type: z.string() }))], NEITHER).nullish()
@@ -84,7 +84,7 @@ function toolSpec(entry: { readonly type: string }, path: string): ToolSpec {
   return {
     name: tool.name,
     description: tool.description ?? '',
-    parameters: (tool.parameters ?? { type: 'object', properties: {} }) as Json,
+    parameters: shallowJson(tool.parameters ?? { type: 'object', properties: {} }, `${path}.function.parameters`),
   }
 }
 

@@ -1,5 +1,6 @@
 import type { z } from 'zod'
 import { GyreError } from '../core/errors.ts'
+import type { Json } from '../core/items.ts'
 
 /** @throws GyreError E_WIRE_MALFORMED that names the first wrong place under `path`. */
 export function validate<T>(schema: z.ZodType<T>, value: unknown, path: string): T {
@@ -23,6 +24,22 @@ export function unsupported(where: string, what: string): GyreError {
     boundary: 'wire',
     code: 'E_WIRE_UNSUPPORTED',
   })
+}
+
+/** Nesting that nobody writes by hand, well below what recursion over a value stands. [levels] */
+const MAX_DEPTH = 200
+
+/**
+ * A value that everything behind the dialect may walk by recursion.
+ * @throws GyreError E_WIRE_MALFORMED when it is nested too deeply.
+ */
+export function shallowJson(value: object, path: string): Json {
+  let level: readonly object[] = [value]
+  for (let depth = 0; level.length > 0; depth++) {
+    if (depth > MAX_DEPTH) throw malformed(path, `is nested more than ${MAX_DEPTH} levels deep`)
+    level = level.flatMap((part) => Object.values(part).filter((inner) => typeof inner === 'object' && inner !== null))
+  }
+  return value as Json
 }
 
 function lowerFirst(text: string): string {

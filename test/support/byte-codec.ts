@@ -7,8 +7,8 @@
 import type { AssistantItem, HarnessItem, Item, ToolSpec } from '../../src/core/items.ts'
 import type { BlockContext, ChatCodec, OutputEvent, OutputParser } from '../../src/tokens/codec.ts'
 
-export const OPEN = 256
-export const CLOSE = 257
+const OPEN = 256
+const CLOSE = 257
 const CALL = 258
 const END_CALL = 259
 const THINK = 260
