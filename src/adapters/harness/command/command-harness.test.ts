@@ -1,9 +1,10 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, expect, test } from 'vitest'
+import { afterAll, describe, expect, test } from 'vitest'
 import { hasCode } from '../../../core/errors.ts'
 import { harnessContract } from '../../../ports/harness.contract.ts'
+import { BubblewrapSandbox, probeBubblewrap } from '../../sandbox/bubblewrap/bubblewrap-sandbox.ts'
 import { ProcessSandbox } from '../../sandbox/process/process-sandbox.ts'
 import { CommandHarness } from './command-harness.ts'
 
@@ -33,15 +34,19 @@ for (;;) {
 `
 writeFileSync(join(folder, 'agent.mjs'), AGENT)
 
-harnessContract(
-  'command',
-  () =>
-    new CommandHarness({
-      argv: [process.execPath, join(folder, 'agent.mjs'), '{instruction}'],
-      readOnlyFolders: [folder],
-    }),
-  (baseFolder) => new ProcessSandbox({ baseFolder, graceMs: 200 }),
-)
+const make = (): CommandHarness =>
+  new CommandHarness({
+    argv: [process.execPath, join(folder, 'agent.mjs'), '{instruction}'],
+    readOnlyFolders: [folder],
+  })
+
+harnessContract('command', make, (baseFolder) => new ProcessSandbox({ baseFolder, graceMs: 200 }))
+
+const probe = await probeBubblewrap()
+const reason = probe.works ? '' : ` (not tested: ${probe.reason})`
+describe.skipIf(!probe.works)(`command${reason}`, () => {
+  harnessContract('command in bubblewrap', make, (baseFolder) => new BubblewrapSandbox({ baseFolder, graceMs: 200 }))
+})
 
 test.each([
   ['no-such-agent', 'PATH /usr/bin'],

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { GyreError } from '../../../core/errors.ts'
 import { harnessContract } from '../../../ports/harness.contract.ts'
+import { BubblewrapSandbox, probeBubblewrap } from '../../sandbox/bubblewrap/bubblewrap-sandbox.ts'
 import { ProcessSandbox } from '../../sandbox/process/process-sandbox.ts'
 import { installPackage, type PackageInstall } from './install-package.ts'
 import { PiHarness } from './pi-harness.ts'
@@ -14,6 +15,17 @@ const makeSandbox = (baseFolder: string): ProcessSandbox => new ProcessSandbox({
 
 harnessContract('pi', () => new PiHarness({ ...cacheFolder, extraArgs: ['--tools', 'bash'] }), makeSandbox)
 harnessContract('pi with events', () => new PiHarness({ ...cacheFolder, events: true }), makeSandbox, 'essentials')
+
+const probe = await probeBubblewrap()
+const reason = probe.works ? '' : ` (not tested: ${probe.reason})`
+describe.skipIf(!probe.works)(`pi${reason}`, () => {
+  harnessContract(
+    'pi in bubblewrap',
+    () => new PiHarness(cacheFolder),
+    (baseFolder) => new BubblewrapSandbox({ baseFolder, graceMs: 200 }),
+    'essentials',
+  )
+})
 
 describe('installing a package', () => {
   let folder = ''

@@ -47,7 +47,7 @@ export async function probeBubblewrap(): Promise<BubblewrapProbe> {
   if (program === undefined)
     return { works: false, reason: 'there is no bwrap in PATH: install the package bubblewrap' }
   try {
-    await promisify(execFile)(program, [...NAMESPACES, ...systemMounts([]), '--', '/bin/sh', '-c', ':'], {
+    await promisify(execFile)(program, [...NAMESPACES, ...systemMounts(), '--', '/bin/sh', '-c', ':'], {
       timeout: PROBE_TIMEOUT_MS,
     })
     return { works: true }
@@ -163,8 +163,8 @@ class BubblewrapInstance implements SandboxInstance {
   ): Promise<SupervisedEnd> {
     const bwrap = findProgram('bwrap', process.env['PATH'] ?? '', '/') ?? 'bwrap'
     const mounts = [
-      ...systemMounts(this.#shown),
-      ...executionMounts(this.#folder, this.#settings.socket.path, this.#settings.relay),
+      ...systemMounts(),
+      ...executionMounts(this.#folder, this.#shown, this.#settings.socket.path, this.#settings.relay),
     ]
     const relay = [process.execPath, INSIDE.relay, String(PORT), INSIDE.socket]
     try {

@@ -57,33 +57,41 @@ export function isUnder(path: string, folders: readonly string[]): boolean {
   return folders.some((folder) => path === folder || path.startsWith(`${folder}/`))
 }
 
-export function systemMounts(extra: readonly string[]): readonly string[] {
-  const args = ['--ro-bind', '/usr', '/usr', '--proc', '/proc', '--dev', '/dev', '--tmpfs', '/run']
+export function systemMounts(): readonly string[] {
+  const args = ['--ro-bind', '/usr', '/usr', '--proc', '/proc', '--dev', '/dev']
   for (const path of TOP_LEVEL) {
     const stat = lstatSync(path, { throwIfNoEntry: false })
     if (stat?.isSymbolicLink() === true) args.push('--symlink', readlinkSync(path), path)
     else if (stat !== undefined) args.push('--ro-bind', path, path)
   }
   for (const path of ETC) args.push('--ro-bind-try', path, path)
-  for (const path of extra) if (!isUnder(path, visiblePrefixes([]))) args.push('--ro-bind', path, path)
   return args
 }
 
-/** Mounted after the system, so that a folder of the host shown read-only never covers one of these. */
-export function executionMounts(folder: ExecutionFolder, socket: string, relay: string): readonly string[] {
+/** @param shown folders of the host seen read-only at their own path; they may lie under /tmp, but cover nothing else. */
+export function executionMounts(
+  folder: ExecutionFolder,
+  shown: readonly string[],
+  socket: string,
+  relay: string,
+): readonly string[] {
   const args = ['--bind', folder.tmp, INSIDE.tmp]
+  for (const path of shown) if (!isUnder(path, visiblePrefixes([]))) args.push('--ro-bind', path, path)
   args.push('--bind', folder.workspace, INSIDE.workspace, '--bind', folder.home, INSIDE.home)
   args.push('--bind', folder.verifierLogs, INSIDE.verifierLogs)
   if (existsSync(folder.tests)) args.push('--bind', folder.tests, INSIDE.tests)
   args.push('--ro-bind', relay, INSIDE.relay, '--ro-bind', socket, INSIDE.socket)
+  // The root is memory: what a program writes must land in one of the folders above.
+  args.push('--remount-ro', '/')
   return args
 }
 
 /** Where the host has what the sandbox sees as `path`; undefined when it sees nothing there. */
-export function hostPath(path: string, folder: ExecutionFolder, extra: readonly string[]): string | undefined {
+export function hostPath(path: string, folder: ExecutionFolder, shown: readonly string[]): string | undefined {
   const normal = posix.normalize(path)
+  if (isUnder(normal, visiblePrefixes(shown))) return normal
   for (const name of ['workspace', 'home', 'tmp', 'verifierLogs', 'tests'] as const) {
     if (isUnder(normal, [INSIDE[name]])) return folder[name] + normal.slice(INSIDE[name].length)
   }
-  return isUnder(normal, visiblePrefixes(extra)) ? normal : undefined
+  return undefined
 }
