@@ -46,6 +46,8 @@ export interface WorkDeps {
   readonly relativeFolder: (folder: string) => string
   readonly onStep: (row: StepRow) => void
   readonly onExecution: (row: ExecutionRow, report: ExecutionReport) => void
+  /** A checkpoint is durable. */
+  readonly onCheckpoint: (step: number) => void
 }
 
 export class TrainingWork implements RunWork {
@@ -229,6 +231,7 @@ export class TrainingWork implements RunWork {
       this.#pendingSteps,
     )
     this.#pendingSteps = []
+    this.#deps.onCheckpoint(summary.step)
     return Promise.resolve()
   }
 

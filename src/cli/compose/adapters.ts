@@ -61,7 +61,7 @@ export async function composeTasks(config: RunConfig, folder: string): Promise<T
   const write = async (split: 'train' | 'held-out', count: number): Promise<readonly Task[]> => {
     const root = join(folder, split)
     writeTrailTasks(trailTasks({ seed: config.seed, split, count, minStops, maxStops }), root)
-    return await loadTasks(root)
+    return loadTasks(root)
   }
   return { train: await write('train', generate.train), heldOut: await write('held-out', generate.heldOut) }
 }

@@ -7,7 +7,7 @@
 import { mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { ScriptedEngine, scriptedTurns } from '../../adapters/engine/scripted/scripted.ts'
-import { loadTask } from '../../adapters/tasks/harbor/load-tasks.ts'
+import { loadTasks } from '../../adapters/tasks/harbor/load-tasks.ts'
 import { CLOSING_TEXT, type ToolManners, trailExchanges } from '../../adapters/tasks/trail/demonstrations.ts'
 import { type TrailTask, trailTasks } from '../../adapters/tasks/trail/trail.ts'
 import { writeTrailTasks } from '../../adapters/tasks/trail/write.ts'
@@ -52,8 +52,9 @@ export async function calibrate(deps: CalibrateDeps, stop: AbortSignal): Promise
   const [trail] = trailTasks({ seed: 0, split: 'calibration', count: 1, minStops: 3, maxStops: 3 })
   if (trail === undefined) throw calibrationError('there is no task to try')
   mkdirSync(deps.folder, { recursive: true })
-  const [taskFolder] = writeTrailTasks([trail], deps.folder)
-  const task = await loadTask(taskFolder ?? '')
+  writeTrailTasks([trail], join(deps.folder, 'tasks'))
+  const [task] = await loadTasks(join(deps.folder, 'tasks'))
+  if (task === undefined) throw calibrationError('there is no task to try')
   const files = tokenizerFiles(trainBpe([], { vocabSize: 512, specialTokens: CHAT_SPECIAL_TOKENS }), 1 << 20)
   const codec = createChatCodec({
     tokenizerJson: files['tokenizer.json'],

@@ -14,7 +14,7 @@ export interface CellPlan {
 /** Sequences one engine keeps beside the running ones, so that a prefix outlives its execution. */
 const SPARE_SEQUENCES = 4
 
-export async function startCells({ config, vocabSize, logFolder }: CellPlan): Promise<CellProcessSupervisor> {
+export function startCells({ config, vocabSize, logFolder }: CellPlan): Promise<CellProcessSupervisor> {
   const { elastic, training, policy, seed } = config
   const engine: Json = {
     model: { ...policy.model, vocabSize },
@@ -24,7 +24,7 @@ export async function startCells({ config, vocabSize, logFolder }: CellPlan): Pr
     seed,
   }
   const main = join(fileURLToPath(new URL('../../..', import.meta.url)), 'dist', 'cli', 'main.js')
-  return await CellProcessSupervisor.start({
+  return CellProcessSupervisor.start({
     count: elastic.cells,
     slots: elastic.slotsPerCell,
     argv: [process.execPath, main, 'cell'],

@@ -64,7 +64,7 @@ export function instructionOf(start: string): string {
 
 /** The text of one stop's file. */
 export function stopText(stop: TrailStop): string {
-  return stop.next === undefined ? `code: ${stop.code}\nend\n` : `code: ${stop.code}\nnext: ${stop.next}\n`
+  return stop.next === undefined ? `code ${stop.code}\nend\n` : `code ${stop.code}\nnext ${stop.next}\n`
 }
 
 /** What answer.txt has to hold. */
