@@ -52,11 +52,6 @@ export class Guard {
     this.#folder = folder
   }
 
-  /** The guard's own process, once it runs. */
-  get pid(): number | undefined {
-    return this.#child?.pid
-  }
-
   /** Starts the guard, or starts it anew when somebody killed it. */
   ensureStarted(): void {
     if (this.#child !== undefined) return

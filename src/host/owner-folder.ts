@@ -13,6 +13,7 @@ import { readProcess } from './process-table.ts'
 /** The variable that marks everything a sandbox started: `GYRE_SANDBOX=OWNER/NUMBER`. */
 export const MARKER = 'GYRE_SANDBOX'
 const IDENTITY = 'owner.json'
+const NAMELESS_MS = 60 * 60_000
 
 interface Identity {
   readonly pid: number
@@ -58,13 +59,19 @@ export async function sweepOwnerFolders(base: string): Promise<{ processes: numb
   for (const id of await readdir(base).catch(() => [])) {
     const path = join(base, id)
     const identity = await readIdentity(path)
-    if (identity === undefined || !isDead(identity)) continue
+    if (identity === undefined ? !(await isAbandoned(path)) : !isDead(identity)) continue
     const { met } = await endProcesses({ groups: [], marker: `${MARKER}=${id}/`, folder: path }, 0)
     swept.processes += met
     swept.folders += await countExecutions(path)
     await removeFolder(path)
   }
   return swept
+}
+
+/** A folder without an identity is one that is being made, or whose owner died while making it. */
+async function isAbandoned(path: string): Promise<boolean> {
+  const stat = await lstat(path).catch(() => undefined)
+  return stat !== undefined && Date.now() - stat.mtimeMs > NAMELESS_MS
 }
 
 async function countExecutions(path: string): Promise<number> {

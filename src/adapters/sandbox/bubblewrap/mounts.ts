@@ -49,11 +49,11 @@ const ETC = [
 ].map((name) => `/etc/${name}`)
 
 /** Host paths under these are seen at the same place. */
-export function visiblePrefixes(extra: readonly string[]): readonly string[] {
+function visiblePrefixes(extra: readonly string[]): readonly string[] {
   return ['/usr', ...TOP_LEVEL, ...extra]
 }
 
-export function isUnder(path: string, folders: readonly string[]): boolean {
+function isUnder(path: string, folders: readonly string[]): boolean {
   return folders.some((folder) => path === folder || path.startsWith(`${folder}/`))
 }
 
