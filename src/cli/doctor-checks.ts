@@ -5,6 +5,7 @@ import { availableParallelism, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { isInstalled } from '../adapters/harness/pi/install-package.ts'
+import { probeBubblewrap } from '../adapters/sandbox/bubblewrap/bubblewrap-sandbox.ts'
 import { absolutePath } from '../config/resolve.ts'
 import { RunFileSchema } from '../config/schema.ts'
 import { formatSize } from '../config/sizes.ts'
@@ -39,7 +40,7 @@ export async function doctorChecks(context: CliContext, isOffline: boolean): Pro
     wasmCheck(),
     kernelsCheck(),
     programsCheck(context),
-    await bubblewrapCheck(context),
+    await bubblewrapCheck(),
     pi,
     ...(isOffline ? [] : [await npmCheck(isPiCached, context)]),
     folderCheck('temporary folder', tmpdir(), 'set TMPDIR to a folder you may write to'),
@@ -122,32 +123,16 @@ function programsCheck({ env, cwd }: CliContext): Check {
     : { name, state: 'problem', found: `no ${missing.join(', ')}`, fix: 'install them: tasks and their tests run them' }
 }
 
-async function bubblewrapCheck({ env, cwd }: CliContext): Promise<Check> {
+async function bubblewrapCheck(): Promise<Check> {
   const name = 'bubblewrap'
-  const program = findProgram('bwrap', env['PATH'] ?? '', cwd)
-  const without = 'executions run in process sandboxes: they can reach the network and read your files'
-  if (program === undefined) {
-    return { name, state: 'warning', found: `not installed; ${without}`, fix: 'install the package bubblewrap' }
+  const probe = await probeBubblewrap()
+  if (probe.works) return { name, state: 'ok', found: 'works: executions get no network but the gateway' }
+  return {
+    name,
+    state: 'warning',
+    found: 'cannot be used: executions run in process sandboxes, which can reach the network and read your files',
+    fix: probe.reason,
   }
-  const end = await command(program, [
-    '--unshare-user',
-    '--unshare-net',
-    '--unshare-pid',
-    '--ro-bind',
-    '/',
-    '/',
-    '--proc',
-    '/proc',
-    'true',
-  ])
-  return end.error === undefined
-    ? { name, state: 'ok', found: 'works: executions get no network but the gateway' }
-    : {
-        name,
-        state: 'warning',
-        found: `${program} does not work here (${end.error}); ${without}`,
-        fix: 'allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, or the AppArmor profile of bwrap)',
-      }
 }
 
 function piCheck(folder: string, version: string): Check {
