@@ -55,7 +55,7 @@ export async function loadTasks(folder: string, defaults: TaskDefaults = DEFAULT
 }
 
 /** One task folder. @throws GyreError as loadTasks does. */
-async function loadTask(folder: string, defaults: TaskDefaults = DEFAULTS): Promise<Task> {
+export async function loadTask(folder: string, defaults: TaskDefaults = DEFAULTS): Promise<Task> {
   const name = basename(folder)
   const settings = parseTaskFile(folder)
   const instruction = readRequired(folder, 'instruction.md').trim()
