@@ -2,7 +2,7 @@
 import type { ExecutionId } from '../core/ids.ts'
 import { place, reroute, sameDestination } from './place.ts'
 import { hasSignal, isResolved } from './state.ts'
-import { failRun, findExecution, nextSerial } from './tick.ts'
+import { failRun, findExecution, membersOf, nextSerial } from './tick.ts'
 import type { DraftExecution, DraftGroup, Tick } from './tick.ts'
 import type { Destination, ScheduledRoute } from './types.ts'
 
@@ -16,8 +16,9 @@ function pushRoutes(tick: Tick, members: readonly DraftExecution[]): void {
 
 /** E2: first those that lost their destination, then the queue, first group first. */
 export function admit(tick: Tick): boolean {
-  const members = tick.state.groups.flatMap((g) => g.members)
+  const members = membersOf(tick.state.groups)
   const waiting = [...members.filter((m) => m.phase === 'held'), ...members.filter((m) => m.phase === 'queued')]
+  if (waiting.length === 0) return false
   const placed: DraftExecution[] = []
   const begun: ExecutionId[] = []
   for (const member of waiting) {
@@ -39,7 +40,7 @@ export function admit(tick: Tick): boolean {
 /** E13, rollout: executions of a dead cell go where there is room; the rest are held. */
 export function rehome(tick: Tick, cell: number): void {
   const dead: Destination = { kind: 'cell', index: cell }
-  const lost = tick.state.groups.flatMap((g) => g.members).filter((m) => sameDestination(m.destination, dead))
+  const lost = membersOf(tick.state.groups).filter((m) => sameDestination(m.destination, dead))
   for (const member of lost) reroute(member, undefined)
   for (const member of lost) {
     member.destination = place(tick.state)
@@ -54,7 +55,7 @@ export function rehome(tick: Tick, cell: number): void {
 /** R2T phases 2 and 3. All or nothing: undefined, and nothing changed, when one execution finds no room. */
 export function moveAway(tick: Tick, cell: number): number | undefined {
   const from: Destination = { kind: 'cell', index: cell }
-  const leaving = tick.state.groups.flatMap((g) => g.members).filter((m) => sameDestination(m.destination, from))
+  const leaving = membersOf(tick.state.groups).filter((m) => sameDestination(m.destination, from))
   for (const [i, member] of leaving.entries()) {
     member.destination = place(tick.state, cell)
     if (member.destination === undefined) {

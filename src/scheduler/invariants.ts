@@ -7,9 +7,11 @@ import { slotsUsed } from './place.ts'
 import { stalenessBound } from './staleness.ts'
 import { dispatchDepth } from './state.ts'
 import { allMicroSteps } from './steps.ts'
+import { membersOf } from './tick.ts'
 import type { ExecutionSlot, SchedulerState } from './types.ts'
 import { rolloutCapacity, servesRollout, waterLevel } from './waterlevel.ts'
 
+type Members = readonly ExecutionSlot[]
 type Report = (name: string, holds: boolean) => void
 
 /** Names of the invariants that `state`, or the change from `previous` to it, breaks; empty when all is well. */
@@ -18,22 +20,18 @@ export function checkInvariants(state: SchedulerState, previous?: SchedulerState
   const report: Report = (name, holds) => {
     if (!holds) broken.push(name)
   }
-  counters(state, report)
-  slots(state, report)
+  const members = membersOf(state.groups)
+  counters(state, members, report)
+  slots(state, members, report)
   roles(state, report)
   training(state, report)
   groups(state, report)
-  if (previous !== undefined) change(state, previous, report)
+  if (previous !== undefined) change(state, members, previous, report)
   return broken
 }
 
-function membersOf(state: SchedulerState): ExecutionSlot[] {
-  return state.groups.flatMap((g) => g.members)
-}
-
-function counters(state: SchedulerState, report: Report): void {
+function counters(state: SchedulerState, members: Members, report: Report): void {
   const { dispatched, started, terminated } = state
-  const members = membersOf(state)
   const unfinished = members.filter((m) => isUnfinished(m))
   report('I1 counters are out of order', terminated >= 0 && terminated <= started && started <= dispatched)
   report('I1 the water level is not the unfinished executions', waterLevel(state) === unfinished.length)
@@ -41,8 +39,7 @@ function counters(state: SchedulerState, report: Report): void {
   report('I1 pending is not the queue', dispatched - started === queued)
 }
 
-function slots(state: SchedulerState, report: Report): void {
-  const members = membersOf(state)
+function slots(state: SchedulerState, members: Members, report: Report): void {
   const { config } = state
   const placed = members.filter((m) => m.destination !== undefined)
   report('I2 more executions placed than there is capacity', placed.length <= rolloutCapacity(state))
@@ -124,7 +121,7 @@ function groups(state: SchedulerState, report: Report): void {
   }
 }
 
-function change(state: SchedulerState, previous: SchedulerState, report: Report): void {
+function change(state: SchedulerState, members: Members, previous: SchedulerState, report: Report): void {
   for (const name of ['dispatched', 'started', 'terminated', 'dispatches', 'serial'] as const) {
     report(`I1 ${name} fell`, state[name] >= previous[name])
   }
@@ -140,8 +137,9 @@ function change(state: SchedulerState, previous: SchedulerState, report: Report)
   state.cells.forEach((cell, index) => {
     report(`I4 the epoch of cell ${index} fell`, cell.epoch >= (previous.cells[index]?.epoch ?? 0))
   })
-  const epochs = new Map(membersOf(previous).map((m) => [m.executionId, m.routeEpoch]))
-  for (const member of membersOf(state)) {
-    report('I4 a route epoch fell', member.routeEpoch >= (epochs.get(member.executionId) ?? 0))
+  const epochs = new Map(members.map((m) => [m.executionId, m.routeEpoch]))
+  for (const group of previous.groups) {
+    for (const m of group.members)
+      report('I4 a route epoch fell', (epochs.get(m.executionId) ?? m.routeEpoch) >= m.routeEpoch)
   }
 }

@@ -15,7 +15,7 @@ export interface WorldOptions {
   /** Executions to exclude, and to fail once, at most. */
   readonly exclusions: number
   readonly executionFailures: number
-  /** Pushes the state through JSON after every event. */
+  /** Pushes the state through JSON now and then. */
   readonly throughJson: boolean
 }
 
@@ -28,10 +28,14 @@ interface Process {
   weights: number | undefined
   gradient: string[]
   /** Commands in the order they were made. */
-  readonly inbox: Command[]
+  readonly inbox: ProcessCommand[]
 }
 
-type CellCommand = Extract<Command, { readonly cell: number }>
+type CellCommand = Extract<
+  Command,
+  { readonly kind: 'enter-training' | 'join-step' | 'train' | 'publish' | 'restore-cell' }
+>
+type ProcessCommand = CellCommand | Extract<Command, { readonly kind: 'reduce' | 'optimize' | 'checkpoint' }>
 type Task = () => readonly SchedulerEvent[]
 export type Advance = (state: SchedulerState, event: SchedulerEvent) => Advanced
 
@@ -107,7 +111,8 @@ export class TestWorld {
   #send(event: SchedulerEvent): void {
     const previous = this.state
     const { state, commands } = this.#advance(previous, event)
-    this.state = this.#options.throughJson ? (JSON.parse(JSON.stringify(state)) as SchedulerState) : state
+    this.state =
+      this.#options.throughJson && this.events % 7 === 0 ? (JSON.parse(JSON.stringify(state)) as SchedulerState) : state
     this.events++
     this.#onEvent(this.state, previous)
     for (const command of commands) this.#accept(command)
@@ -124,7 +129,7 @@ export class TestWorld {
       return task?.() ?? []
     }
     const cell = busy[pick - this.#tasks.length] as Process
-    return this.#execute(cell, cell.inbox.shift() as Command)
+    return this.#execute(cell, cell.inbox.shift() as ProcessCommand)
   }
 
   #later(task: Task): void {
@@ -229,8 +234,7 @@ export class TestWorld {
   }
 
   /** What the process does with a command, and what its caller then knows. */
-  #execute(cell: Process, command: Command): readonly SchedulerEvent[] {
-    if (!('epoch' in command)) return []
+  #execute(cell: Process, command: ProcessCommand): readonly SchedulerEvent[] {
     if (!cell.alive) return this.#unreachable(command)
     if (command.epoch < cell.epoch) return []
     cell.epoch = command.epoch
@@ -241,12 +245,19 @@ export class TestWorld {
         return this.#optimize(cell, command)
       case 'checkpoint':
         return this.#save(command)
+      case 'enter-training':
+      case 'join-step':
+      case 'train':
+      case 'publish':
+      case 'restore-cell':
+        return this.#obey(cell, command)
       default:
-        return this.#obey(cell, command as CellCommand)
+        command satisfies never
+        return []
     }
   }
 
-  #unreachable(command: Extract<Command, { readonly epoch: number }>): readonly SchedulerEvent[] {
+  #unreachable(command: ProcessCommand): readonly SchedulerEvent[] {
     if (command.kind === 'checkpoint') return [{ kind: 'checkpoint-failed', step: command.step }]
     const index = 'cell' in command ? command.cell : 0
     return this.#rng.below(2) === 0 ? [] : [{ kind: 'cell-failed', cell: index, epoch: command.epoch }]
@@ -254,7 +265,7 @@ export class TestWorld {
 
   #obey(cell: Process, command: CellCommand): readonly SchedulerEvent[] {
     const core = this.#cells[0] as Process
-    const who = { cell: command.cell, epoch: 'epoch' in command ? command.epoch : 0 }
+    const who = { cell: command.cell, epoch: command.epoch }
     switch (command.kind) {
       case 'enter-training':
         return [{ kind: 'entered-training', ...who }]
@@ -275,6 +286,7 @@ export class TestWorld {
         cell.weights = command.version
         return [{ kind: 'cell-restored', ...who, version: command.version }]
       default:
+        command satisfies never
         return []
     }
   }

@@ -1,5 +1,5 @@
 /** @file What every rule works on: a private copy of the state, and the commands collected so far. */
-import type { ExecutionId, GroupId } from '../core/ids.ts'
+import type { ExecutionId } from '../core/ids.ts'
 import type { mayAssign } from './staleness.ts'
 import type { CellSlot, Command, ExecutionSlot, GroupSlot, SchedulerState, StepSlot } from './types.ts'
 import type { waterLevelAllows } from './waterlevel.ts'
@@ -48,8 +48,11 @@ export function nextSerial(state: DraftState): number {
   return ++state.serial
 }
 
-export function findGroup(state: DraftState, groupId: GroupId): DraftGroup | undefined {
-  return state.groups.find((g) => g.groupId === groupId)
+/** Every execution, first group first. A plain loop: this runs several times per event. */
+export function membersOf<M>(groups: readonly { readonly members: readonly M[] }[]): M[] {
+  const out: M[] = []
+  for (const group of groups) for (const member of group.members) out.push(member)
+  return out
 }
 
 /** The group and the member whose present attempt this is. */
