@@ -42,6 +42,10 @@ export function buildProgram(context: CliContext): Command {
   registerTree(program, context)
   registerDoctor(program, context)
   registerSchema(program, context)
+  program.command('cell', { hidden: true }).action(async () => {
+    const { serveCellProcess } = await import('./cell.ts')
+    await serveCellProcess(context)
+  })
   for (const command of program.commands) command.copyInheritedSettings(program)
   return program
 }

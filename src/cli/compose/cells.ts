@@ -17,9 +17,10 @@ const SPARE_SEQUENCES = 4
 export function startCells({ config, vocabSize, logFolder }: CellPlan): Promise<CellProcessSupervisor> {
   const { elastic, training, policy, seed } = config
   const engine: Json = {
-    model: { ...policy.model, vocabSize },
+    model: modelShape(policy.model, vocabSize),
     threads: elastic.threadsPerCell,
     slots: elastic.slotsPerCell + SPARE_SEQUENCES,
+    maxContext: policy.model.context,
     maxTrainTokens: Math.max(training.microStepTokens, policy.model.context),
     seed,
   }
@@ -31,4 +32,20 @@ export function startCells({ config, vocabSize, logFolder }: CellPlan): Promise<
     engine: () => engine,
     logFolder,
   })
+}
+
+/** Of Llama: rotary base and norm epsilon that its own code defaults to. */
+function modelShape(model: RunConfig['policy']['model'], vocabSize: number): Json {
+  const { hiddenSize, layers, heads, kvHeads, ffSize } = model
+  return {
+    vocabSize,
+    hiddenSize,
+    layers,
+    heads,
+    kvHeads,
+    headDim: hiddenSize / heads,
+    ffSize,
+    ropeTheta: 10_000,
+    normEpsilon: 1e-5,
+  }
 }
