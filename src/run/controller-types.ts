@@ -87,15 +87,12 @@ export interface ControllerOptions {
   readonly work: RunWork
   readonly clock: Clock
   readonly deadlines: ControllerDeadlines
-  /**
-   * Checkpoint that holds the weights of `initial.policyVersion`; the cells have loaded it already.
-   * [absolute path]
-   */
+  /** Checkpoint that holds the weights of `initial.policyVersion`: every cell loads it first. [absolute path] */
   readonly checkpointFolder: string
   readonly onEvent?: (event: ControllerEvent) => void
 }
 
-/** Time each cell spent, since the run started. [ms] */
+/** Time each cell spent, since the run started. In rollout it is busy while it owns a live execution. [ms] */
 export interface CellUsage {
   readonly cellId: CellId
   readonly rolloutBusyMs: number
@@ -124,6 +121,17 @@ export interface ControllerSnapshot {
   readonly cells: readonly { readonly phase: string; readonly executions: number; readonly busy: boolean }[]
 }
 
+export interface RoleTransfer {
+  readonly cell: number
+  readonly to: 'training' | 'rollout'
+  /** Live executions of the whole run when it began, and those re-routed away from this cell. */
+  readonly liveExecutions: number
+  readonly executionsMoved: number
+  /** Model calls that were running on the cell and went on elsewhere. */
+  readonly requestsMoved: number
+  readonly durationMs: number
+}
+
 /** Every event carries `atMs` of the controller's clock. */
 export type ControllerEvent = { readonly atMs: number; readonly snapshot: ControllerSnapshot } & (
   | {
@@ -133,31 +141,27 @@ export type ControllerEvent = { readonly atMs: number; readonly snapshot: Contro
       readonly dispatchVersion: number
     }
   | { readonly kind: 'execution-started'; readonly executionId: ExecutionId }
-  | { readonly kind: 'execution-finished'; readonly executionId: ExecutionId; readonly how: 'scored' | 'excluded' }
+  | {
+      readonly kind: 'execution-finished'
+      readonly executionId: ExecutionId
+      readonly how: 'scored' | 'excluded'
+      /** Why it was excluded, '' otherwise. */
+      readonly reason: string
+    }
+  | { readonly kind: 'execution-failed'; readonly executionId: ExecutionId; readonly reason: string }
   | { readonly kind: 'execution-retried'; readonly executionId: ExecutionId; readonly nextId: ExecutionId }
   | { readonly kind: 'group-assigned'; readonly groupId: GroupId; readonly step: number; readonly microSteps: number }
-  | {
-      readonly kind: 'role-transfer'
-      readonly cell: number
-      readonly to: 'training' | 'rollout'
-      /** Live executions of the whole run at the switch, and those re-routed away from this cell. */
-      readonly liveExecutions: number
-      readonly executionsMoved: number
-      /** Model calls that were running on the cell and went on elsewhere. */
-      readonly requestsMoved: number
-      readonly durationMs: number
-    }
+  | ({ readonly kind: 'role-transfer' } & RoleTransfer)
   | {
       readonly kind: 'micro-step'
       readonly cell: number
       readonly step: number
       readonly groupId: GroupId
-      readonly durationMs: number
     }
   | { readonly kind: 'step'; readonly summary: StepSummary }
   | { readonly kind: 'steps-undone'; readonly toStep: number }
   | { readonly kind: 'checkpoint'; readonly summary: CheckpointSummary; readonly durationMs: number }
-  | { readonly kind: 'published'; readonly version: number; readonly cell: number; readonly durationMs: number }
+  | { readonly kind: 'published'; readonly version: number; readonly cell: number }
   | { readonly kind: 'cell-failed'; readonly cell: number; readonly reason: string }
   | { readonly kind: 'cell-recovered'; readonly cell: number; readonly durationMs: number }
   | { readonly kind: 'finished'; readonly outcome: RunSummary['outcome'] }
@@ -194,5 +198,7 @@ export interface Controller {
   /** Ends the run with outcome `failed`: something the run cannot go on without broke (the store, for example). */
   abort(reason: string): void
   snapshot(): ControllerSnapshot
+  /** Time per cell so far. */
+  usage(): readonly CellUsage[]
   state(): SchedulerState
 }

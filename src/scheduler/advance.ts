@@ -58,7 +58,7 @@ function apply(tick: Tick, event: SchedulerEvent): void {
   }
   switch (event.kind) {
     case 'start':
-      if (tick.state.phase === 'idle') start(tick)
+      if (tick.state.phase === 'idle' && !tick.state.stopping) start(tick)
       return
     case 'stop':
       tick.state.stopping = true

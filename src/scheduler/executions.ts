@@ -104,8 +104,10 @@ export function executionResolved(tick: Tick, executionId: ExecutionId, phase: '
 /** An attempt the infrastructure lost. The next one keeps the slot, so the water level does not move. */
 export function executionFailed(tick: Tick, executionId: ExecutionId): void {
   const found = findExecution(tick.state, executionId)
-  if (found === undefined || (found.member.phase !== 'running' && found.member.phase !== 'held')) return
-  if (found.member.attempt + 1 >= tick.state.config.executionAttempts) {
+  if (found === undefined || isResolved(found.member) || found.member.phase === 'retrying') return
+  // One that ended has been counted in f: it cannot run again, whatever happened to its score.
+  const isOver = found.member.phase === 'evaluating' || found.member.attempt + 1 >= tick.state.config.executionAttempts
+  if (isOver) {
     executionResolved(tick, executionId, 'excluded')
     return
   }

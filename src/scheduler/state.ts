@@ -22,6 +22,8 @@ export interface ResumePoint {
   readonly bursts: number
   /** In dispatch order. */
   readonly groups: readonly ResumedGroup[]
+  /** Epoch of every cell at the start, at least that of any command sent to them before. Default 1. */
+  readonly firstEpoch?: number
 }
 
 /** @throws GyreError E_CONFIG_SCHEDULER when the configuration can never train. */
@@ -57,7 +59,7 @@ export function resumedState(config: SchedulerConfig, point: ResumePoint): Sched
     excludedInARow: 0,
     excludedGroups: 0,
     groups: groups.filter((g) => !isExcluded(config, g)),
-    cells: Array.from({ length: config.cells }, () => freshCell(point.step)),
+    cells: Array.from({ length: config.cells }, () => freshCell(point.step, point.firstEpoch ?? 1)),
     openStep: undefined,
     transfer: undefined,
     serial: groups.length,
@@ -77,10 +79,10 @@ function resumedGroup(config: SchedulerConfig, group: ResumedGroup, order: numbe
   }
 }
 
-function freshCell(policyVersion: number): CellSlot {
+function freshCell(policyVersion: number, epoch: number): CellSlot {
   return {
     phase: 'rollout',
-    epoch: 1,
+    epoch,
     policyVersion,
     publishing: false,
     joined: false,

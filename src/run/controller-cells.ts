@@ -1,0 +1,218 @@
+/** @file Commands of the scheduler that go to a cell: which verbs, in which order, and what a failure means. */
+import { GyreError, errorText } from '../core/errors.ts'
+import type { GroupId } from '../core/ids.ts'
+import type { Cell, CellSupervisor } from '../ports/cell.ts'
+import type { Command, SchedulerEvent } from '../scheduler/types.ts'
+import type { ForwardBackwardResult, MicroBatch } from '../training/batch.ts'
+import type { ControllerDeadlines, RunWork } from './controller-types.ts'
+
+/** A death is usually noticed by its owner first; a peer that only felt it waits so long before it reports. [ms] */
+const PEER_GRACE_MS = 250
+const REDUCE_ATTEMPTS = 3
+
+export type CellVerb = Extract<
+  Command,
+  { readonly kind: 'enter-training' | 'join-step' | 'train' | 'reduce' | 'optimize' | 'publish' | 'restore-cell' }
+>
+
+/** What the controller learns beside the event. */
+export interface CellReports {
+  trained(groupId: GroupId, index: number, batch: MicroBatch, result: ForwardBackwardResult): void
+  optimized(gradientNorm: number): void
+  failed(cell: number, reason: string): void
+}
+
+/**
+ * Ends with E_CELL_TIMEOUT when `promise` takes longer. A late result is dropped.
+ * @param what completes "... did not end".
+ */
+export async function withDeadline<T>(promise: Promise<T>, deadlineMs: number, what: string): Promise<T> {
+  let timer: NodeJS.Timeout | undefined
+  const deadline = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => {
+      const message = `${what} did not end within ${deadlineMs} ms`
+      reject(new GyreError(message, { boundary: 'cell', code: 'E_CELL_TIMEOUT', retryable: true }))
+    }, deadlineMs)
+  })
+  try {
+    return await Promise.race([promise, deadline])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+function pause(ms: number): Promise<void> {
+  return new Promise((resolve) => {
+    setTimeout(resolve, ms)
+  })
+}
+
+export class CellCommands {
+  readonly #supervisor: CellSupervisor
+  readonly #deadlines: ControllerDeadlines
+  readonly #work: RunWork
+  readonly #reports: CellReports
+  readonly #batchOf: (groupId: GroupId, index: number) => MicroBatch
+  readonly #folderOf: (policyVersion: number) => string
+  #reduceFailures = 0
+
+  constructor(options: {
+    readonly supervisor: CellSupervisor
+    readonly deadlines: ControllerDeadlines
+    readonly work: RunWork
+    readonly reports: CellReports
+    readonly batchOf: (groupId: GroupId, index: number) => MicroBatch
+    readonly folderOf: (policyVersion: number) => string
+  }) {
+    this.#supervisor = options.supervisor
+    this.#deadlines = options.deadlines
+    this.#work = options.work
+    this.#reports = options.reports
+    this.#batchOf = options.batchOf
+    this.#folderOf = options.folderOf
+  }
+
+  cell(index: number): Cell {
+    const cell = this.#supervisor.cells[index]
+    if (cell === undefined) {
+      throw new GyreError(`there is no cell ${index}: the supervisor has ${this.#supervisor.cells.length}`, {
+        boundary: 'cell',
+        code: 'E_CELL_MISSING',
+      })
+    }
+    return cell
+  }
+
+  /** Carries a command out and gives the event that answers it. Never rejects. */
+  async execute(command: CellVerb): Promise<SchedulerEvent> {
+    try {
+      return await this.#obey(command)
+    } catch (error) {
+      return this.#explain(command, error)
+    }
+  }
+
+  /** Brings a cell to the weights of `folder` and opens it for rollout. */
+  async load(index: number, epoch: number, folder: string, policyVersion: number): Promise<void> {
+    const cell = this.cell(index)
+    await this.#within(
+      'weightsMs',
+      cell.loadCheckpoint(epoch, folder, policyVersion),
+      `cell ${index} loading ${folder}`,
+    )
+    await this.#within('switchMs', cell.enterRollout(epoch), `cell ${index} entering rollout`)
+  }
+
+  /** The core stamps its weights and writes them. */
+  async save(epoch: number, folder: string, policyVersion: number): Promise<void> {
+    const core = this.cell(0)
+    await this.#within('switchMs', core.setPolicyVersion(epoch, policyVersion), 'stamping the core')
+    await this.#within('checkpointMs', core.saveCheckpoint(epoch, folder), `saving ${folder}`)
+  }
+
+  #within<T>(deadline: keyof ControllerDeadlines, promise: Promise<T>, what: string): Promise<T> {
+    return withDeadline(promise, this.#deadlines[deadline], what)
+  }
+
+  async #obey(command: CellVerb): Promise<SchedulerEvent> {
+    switch (command.kind) {
+      case 'enter-training': {
+        const entering = this.cell(command.cell).enterTraining(command.epoch)
+        await this.#within('switchMs', entering, `cell ${command.cell} entering training`)
+        return { ...command, kind: 'entered-training' }
+      }
+      case 'join-step':
+        return this.#join(command)
+      case 'train':
+        return this.#train(command)
+      case 'reduce':
+        return this.#reduce(command)
+      case 'optimize':
+        return this.#optimize(command)
+      case 'publish':
+        return this.#publish(command)
+      case 'restore-cell':
+        await this.load(command.cell, command.epoch, this.#folderOf(command.version), command.version)
+        return { ...command, kind: 'cell-restored' }
+      default:
+        return command satisfies never
+    }
+  }
+
+  async #join(command: Extract<CellVerb, { readonly kind: 'join-step' }>): Promise<SchedulerEvent> {
+    const { epoch, step } = command
+    const cell = this.cell(command.cell)
+    if (command.cell !== 0) {
+      const pull = cell.pullWeights(epoch, this.cell(0).address, step)
+      await this.#within('weightsMs', pull, `cell ${command.cell} pulling the weights of step ${step}`)
+    }
+    await this.#within('switchMs', cell.zeroGradients(epoch), `cell ${command.cell} zeroing its gradient`)
+    return { ...command, kind: 'joined' }
+  }
+
+  async #train(command: Extract<CellVerb, { readonly kind: 'train' }>): Promise<SchedulerEvent> {
+    const { claim, epoch } = command
+    const batch = this.#batchOf(claim.groupId, claim.index)
+    const training = this.cell(command.cell).forwardBackward(epoch, claim.key, batch, this.#work.objective())
+    const result = await this.#within('trainMs', training, `micro-step ${claim.key} on cell ${command.cell}`)
+    this.#reports.trained(claim.groupId, claim.index, batch, result)
+    return { kind: 'micro-step-done', cell: command.cell, epoch, key: claim.key }
+  }
+
+  async #reduce(command: Extract<CellVerb, { readonly kind: 'reduce' }>): Promise<SchedulerEvent> {
+    const addresses = command.from.map((index) => this.cell(index).address)
+    const reducing = this.cell(0).reduceGradients(command.epoch, addresses)
+    await this.#within('reduceMs', reducing, `gathering gradients of cells ${command.from.join(', ')}`)
+    this.#reduceFailures = 0
+    return { kind: 'reduced', epoch: command.epoch }
+  }
+
+  async #optimize(command: Extract<CellVerb, { readonly kind: 'optimize' }>): Promise<SchedulerEvent> {
+    const { epoch, key, step } = command
+    if (command.empty) {
+      this.#reports.optimized(0)
+    } else {
+      const stepping = this.cell(0).optimizerStep(epoch, key, this.#work.optimizer(step))
+      const { gradientNorm } = await this.#within('optimizeMs', stepping, `optimizer step ${step + 1}`)
+      this.#reports.optimized(gradientNorm)
+    }
+    return { kind: 'optimized', epoch }
+  }
+
+  async #publish(command: Extract<CellVerb, { readonly kind: 'publish' }>): Promise<SchedulerEvent> {
+    const { cell: index, epoch, version } = command
+    const cell = this.cell(index)
+    if (index !== 0) {
+      const what = `cell ${index} taking policy version ${version}`
+      try {
+        await this.#within('weightsMs', cell.pullWeights(epoch, this.cell(0).address, version), what)
+      } catch {
+        // The core may be gone; what it published is in the checkpoint.
+        await this.#within('weightsMs', cell.loadCheckpoint(epoch, this.#folderOf(version), version), what)
+      }
+    }
+    if (command.enterRollout) {
+      await this.#within('switchMs', cell.enterRollout(epoch), `cell ${index} entering rollout`)
+    }
+    return { kind: 'published', cell: index, epoch, version }
+  }
+
+  /** A failed verb means its cell failed, except where a peer is as likely to be the cause. */
+  async #explain(command: CellVerb, error: unknown): Promise<SchedulerEvent> {
+    const index = 'cell' in command ? command.cell : 0
+    const isTimeout = error instanceof GyreError && error.code === 'E_CELL_TIMEOUT'
+    if (command.kind === 'join-step' && index !== 0 && !isTimeout) {
+      await pause(PEER_GRACE_MS)
+      this.#reports.failed(index, errorText(error))
+      return { ...command, kind: 'join-failed' }
+    }
+    if (command.kind === 'reduce' && !isTimeout && ++this.#reduceFailures < REDUCE_ATTEMPTS) {
+      await pause(PEER_GRACE_MS)
+      this.#reports.failed(0, errorText(error))
+      return { kind: 'reduce-failed', epoch: command.epoch }
+    }
+    this.#reduceFailures = 0
+    this.#reports.failed(index, errorText(error))
+    return { kind: 'cell-failed', cell: index, epoch: command.epoch }
+  }
+}
