@@ -110,8 +110,12 @@ const warmstart = z
       1,
       'Probability that a demonstration goes on at a stop that names another: below 1 they are often wrong.',
     ).default(0.5),
-    steps: count(1, 'Optimizer steps. [steps]').default(150),
-    batchTokens: count(64, 'Tokens of one step. [tokens]').default(4096),
+    excerptSteps: count(
+      0,
+      'Optimizer steps on single turns with only what they answer, before whole conversations. [steps]',
+    ).default(180),
+    steps: count(1, 'Optimizer steps on whole conversations. [steps]').default(60),
+    batchTokens: count(64, 'Tokens of one step. [tokens]').default(2048),
     learningRate: real(0, 1, 'Peak step size of AdamW.').default(2e-3),
     warmupSteps: count(0, 'Steps over which the step size grows from 0. [steps]').default(10),
   })

@@ -36,3 +36,20 @@ export function encodeDemonstration(codec: ChatCodec, items: readonly Item[]): D
   }
   return { tokenIds, targetMask }
 }
+
+/**
+ * Every turn of a conversation with nothing but the block before it: short contexts in which what a turn copies
+ * is found quickly. A policy that learns these first learns whole conversations in a fraction of the steps.
+ */
+export function encodeExcerpts(codec: ChatCodec, items: readonly Item[]): readonly DemonstrationTokens[] {
+  const excerpts: DemonstrationTokens[] = []
+  let block: Item[] = []
+  for (const item of items) {
+    if (item.kind === 'tools' || item.kind === 'system') continue
+    block.push(item)
+    if (item.kind !== 'assistant') continue
+    excerpts.push(encodeDemonstration(codec, block))
+    block = []
+  }
+  return excerpts
+}

@@ -11,11 +11,16 @@ import type { PackExecution } from '../training/forest.ts'
 import { demonstration, packMicroSteps } from '../training/pack.ts'
 import type { DemonstrationTokens } from './demonstration.ts'
 
-export interface WarmstartPlan {
+export interface Lesson {
   readonly demonstrations: readonly DemonstrationTokens[]
   readonly steps: number
-  /** Demonstrations of one step. */
-  readonly batch: number
+  /** Tokens of one step, as the demonstrations have them before prefixes are shared. [tokens] */
+  readonly batchTokens: number
+}
+
+export interface WarmstartPlan {
+  /** Trained one after the other, for example excerpts before whole conversations. */
+  readonly lessons: readonly Lesson[]
   readonly maxMicroStepTokens: number
   readonly optimizer: (step: number) => OptimizerParams
   readonly seed: number
@@ -29,8 +34,9 @@ export async function warmstart(cells: readonly Cell[], epoch: number, plan: War
   await Promise.all(cells.map((cell) => cell.enterTraining(epoch)))
   const rng = seededRng(hashSeed('warmstart', plan.seed))
   const losses: number[] = []
-  for (let step = 0; step < plan.steps; step++) {
-    const work = shareOut(pickBatch(plan, rng), cells.length, plan.maxMicroStepTokens)
+  const steps = plan.lessons.flatMap((lesson) => Array.from({ length: lesson.steps }, () => lesson))
+  for (const [step, lesson] of steps.entries()) {
+    const work = shareOut(pickBatch(lesson, rng), cells.length, plan.maxMicroStepTokens)
     const sums = await Promise.all(cells.map((cell, i) => accumulate(cell, epoch, step, work[i] ?? [])))
     const busy = cells.filter((_, i) => i > 0 && (work[i]?.length ?? 0) > 0)
     if (busy.length > 0) {
@@ -45,13 +51,18 @@ export async function warmstart(cells: readonly Cell[], epoch: number, plan: War
     losses.push(loss)
     plan.onStep?.(step + 1, loss)
   }
-  const tail = losses.slice(-Math.max(1, Math.floor(plan.steps / 10)))
+  const tail = losses.slice(-Math.max(1, Math.floor(steps.length / 10)))
   return tail.reduce((a, b) => a + b, 0) / tail.length
 }
 
-function pickBatch(plan: WarmstartPlan, rng: Rng): readonly PackExecution[] {
-  const picked = Array.from({ length: plan.batch }, () => plan.demonstrations[rng.below(plan.demonstrations.length)])
-  const chosen = picked.filter((d) => d !== undefined)
+function pickBatch({ demonstrations, batchTokens }: Lesson, rng: Rng): readonly PackExecution[] {
+  const chosen: DemonstrationTokens[] = []
+  for (let tokens = 0; tokens < batchTokens;) {
+    const next = demonstrations[rng.below(demonstrations.length)]
+    if (next === undefined) break
+    chosen.push(next)
+    tokens += next.tokenIds.length
+  }
   const targets = chosen.reduce((sum, d) => sum + d.targetMask.reduce((a, b) => a + b, 0), 0)
   return chosen.map((d, i) => demonstration(`demonstration-${i}`, { ...d, weight: 1 / targets }))
 }

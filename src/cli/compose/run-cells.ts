@@ -4,7 +4,7 @@ import type { RunConfig } from '../../config/resolve.ts'
 import { GyreError } from '../../core/errors.ts'
 import type { Cell } from '../../ports/cell.ts'
 import type { CheckpointRow, Store } from '../../ports/store.ts'
-import { encodeDemonstration } from '../../run/demonstration.ts'
+import { encodeDemonstration, encodeExcerpts } from '../../run/demonstration.ts'
 import { warmstart } from '../../run/warmstart.ts'
 import type { Policy } from './policy.ts'
 import type { RunProgress } from './progress.ts'
@@ -13,8 +13,6 @@ import { warmstartOptimizer } from './schedule.ts'
 
 /** The controller's epochs begin at 1 too; nobody else commands the cells before it does. */
 const FIRST_EPOCH = 1
-/** Demonstrated tokens a step averages over, from the mean length of a demonstration. */
-const MIN_BATCH = 2
 
 export interface RunCellsDeps {
   readonly config: RunConfig
@@ -40,26 +38,28 @@ export async function coldStart(deps: RunCellsDeps): Promise<void> {
 }
 
 async function imitate({ config, cells, policy, progress, stop }: RunCellsDeps): Promise<void> {
-  const { steps, batchTokens } = config.warmstart
-  const demonstrations = policy.conversations.map((items) => encodeDemonstration(policy.codec, items))
-  const meanTokens = demonstrations.reduce((sum, d) => sum + d.tokenIds.length, 0) / demonstrations.length
+  const { steps, excerptSteps, batchTokens } = config.warmstart
+  const whole = policy.conversations.map((items) => encodeDemonstration(policy.codec, items))
+  const excerpts = policy.conversations.flatMap((items) => encodeExcerpts(policy.codec, items))
+  const total = excerptSteps + steps
   const [core] = cells
   if (core !== undefined) {
     await Promise.all(cells.slice(1).map((cell) => cell.pullWeights(FIRST_EPOCH, core.address, 0)))
   }
   const loss = await warmstart(cells, FIRST_EPOCH, {
-    demonstrations,
-    steps,
-    batch: Math.max(MIN_BATCH, Math.round(batchTokens / meanTokens)),
+    lessons: [
+      { demonstrations: excerpts, steps: excerptSteps, batchTokens },
+      { demonstrations: whole, steps, batchTokens },
+    ],
     maxMicroStepTokens: config.training.microStepTokens,
     optimizer: warmstartOptimizer(config),
     seed: config.seed,
     onStep: (step, value) => {
       stop.throwIfAborted()
-      progress.within(`cold start ${step}/${steps}, loss ${value.toFixed(3)}`)
+      progress.within(`cold start ${step}/${total}, loss ${value.toFixed(3)}`)
     },
   })
-  progress.note(`cold start done: ${steps} steps on ${demonstrations.length} demonstrations, loss ${loss.toFixed(3)}`)
+  progress.note(`cold start done: ${total} steps on ${whole.length} demonstrations, loss ${loss.toFixed(3)}`)
 }
 
 /** Every cell in rollout with the weights of the last checkpoint. */

@@ -69,9 +69,10 @@ const COOLDOWN = 0.3
 
 /** Warm-up, plateau, linear cool-down. */
 export function warmstartOptimizer(config: RunConfig): (step: number) => OptimizerParams {
-  const { steps, learningRate, warmupSteps } = config.warmstart
+  const { steps, excerptSteps, learningRate, warmupSteps } = config.warmstart
+  const total = steps + excerptSteps
   return (step) => {
-    const left = (steps - step) / (steps * COOLDOWN)
+    const left = (total - step) / (total * COOLDOWN)
     const scale = Math.max(0.1, Math.min(1, left))
     return optimizerParams(config, learningRate * scale, step, warmupSteps)
   }

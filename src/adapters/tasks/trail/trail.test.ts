@@ -56,6 +56,6 @@ test('a demonstration shows what the shell would have printed', () => {
   const results = items.flatMap((item) => (item.kind === 'tool-result' ? [item.text] : []))
   expect(results.at(-1)).toBe('(no output)')
   expect(results.slice(0, -1)).toEqual(
-    task.stops.map((s) => `code ${s.code}\n${s.next === undefined ? "end" : `next ${s.next}`}\n`),
+    task.stops.map((s) => `code ${s.code}\n${s.next === undefined ? 'end' : `next ${s.next}`}\n`),
   )
 })
