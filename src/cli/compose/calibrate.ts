@@ -77,7 +77,8 @@ export async function calibrate(deps: CalibrateDeps, stop: AbortSignal): Promise
         scorer: deps.scorer,
         gatewayUrl: gateway.url,
         executionFolder: () => folder,
-        settings: { ...deps.settings, contextWindow: 1 << 20 },
+        // The probe's tokenizer knows bytes only, so a turn takes many tokens.
+        settings: { ...deps.settings, contextWindow: 1 << 20, maxOutputTokens: 1 << 13, maxCalls: 0 },
       },
       id,
       task,
