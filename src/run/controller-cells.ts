@@ -1,5 +1,5 @@
 /** @file Commands of the scheduler that go to a cell: which verbs, in which order, and what a failure means. */
-import { GyreError, errorText } from '../core/errors.ts'
+import { GyreError, errorText, invariant } from '../core/errors.ts'
 import type { GroupId } from '../core/ids.ts'
 import type { Cell, CellSupervisor } from '../ports/cell.ts'
 import type { Command, SchedulerEvent } from '../scheduler/types.ts'
@@ -74,12 +74,7 @@ export class CellCommands {
 
   cell(index: number): Cell {
     const cell = this.#supervisor.cells[index]
-    if (cell === undefined) {
-      throw new GyreError(`there is no cell ${index}: the supervisor has ${this.#supervisor.cells.length}`, {
-        boundary: 'cell',
-        code: 'E_CELL_MISSING',
-      })
-    }
+    invariant(cell !== undefined, `cell ${index} is one of ${this.#supervisor.cells.length}`)
     return cell
   }
 

@@ -3,7 +3,7 @@
  * cells, the forwarding point and the run's own work. It decides nothing; every rule is in src/scheduler.
  */
 import type { Clock } from '../core/clock.ts'
-import { errorText, GyreError } from '../core/errors.ts'
+import { errorText, invariant } from '../core/errors.ts'
 import type { EngineId, ExecutionId, GroupId } from '../core/ids.ts'
 import { advance } from '../scheduler/advance.ts'
 import { checkInvariants } from '../scheduler/invariants.ts'
@@ -276,12 +276,7 @@ export class ElasticController implements Controller {
   #engineOf(destination: Destination): EngineId {
     if (destination.kind === 'cell') return this.#commands.cell(destination.index).id
     const engine = this.#options.standalone[destination.index]
-    if (engine === undefined) {
-      throw new GyreError(`there is no standalone engine ${destination.index}: give one per entry of standaloneSlots`, {
-        boundary: 'engine',
-        code: 'E_ENGINE_MISSING',
-      })
-    }
+    invariant(engine !== undefined, `there is a standalone engine ${destination.index}`)
     return engine.id
   }
 
@@ -309,13 +304,13 @@ export class ElasticController implements Controller {
 
   #batchOf(groupId: GroupId, index: number): MicroBatch {
     const batch = this.#batches.get(groupId)?.[index]
-    if (batch === undefined) throw new Error(`micro-step ${index} of group ${groupId} was never built`)
+    invariant(batch !== undefined, `micro-step ${index} of group ${groupId} was built`)
     return batch
   }
 
   #folderOf(policyVersion: number): string {
     const folder = this.#folders.get(policyVersion)
-    if (folder === undefined) throw new Error(`no checkpoint holds policy version ${policyVersion}`)
+    invariant(folder !== undefined, `a checkpoint holds policy version ${policyVersion}`)
     return folder
   }
 

@@ -4,7 +4,7 @@ import { executionId, groupId } from '../core/ids.ts'
 import { advance } from './advance.ts'
 import { dispatchDepth, initialState, resumedState } from './state.ts'
 import { configWarnings } from './state.ts'
-import { TestWorld } from './test-world.ts'
+import { TestWorld } from '../../test/support/scheduler-world.ts'
 import type { Command, SchedulerConfig, SchedulerEvent, SchedulerState } from './types.ts'
 
 const config: SchedulerConfig = {

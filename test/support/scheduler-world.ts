@@ -2,11 +2,11 @@
  * @file A small deterministic cluster for the scheduler's property tests: it answers commands in random order, kills
  * cells, loses gradients and checks, on its own books, that every group is trained exactly once by the right weights.
  */
-import { executionId, groupId } from '../core/ids.ts'
-import type { ExecutionId, GroupId } from '../core/ids.ts'
-import { seededRng } from '../core/rng.ts'
-import type { Rng } from '../core/rng.ts'
-import type { Advanced, Command, SchedulerEvent, SchedulerState } from './types.ts'
+import { executionId, groupId } from '../../src/core/ids.ts'
+import type { ExecutionId, GroupId } from '../../src/core/ids.ts'
+import { seededRng } from '../../src/core/rng.ts'
+import type { Rng } from '../../src/core/rng.ts'
+import type { Advanced, Command, SchedulerEvent, SchedulerState } from '../../src/scheduler/types.ts'
 
 export interface WorldOptions {
   readonly seed: number
