@@ -211,7 +211,10 @@ describe.concurrent('a run ends in order', () => {
       if (e.kind === 'execution-started' || e.kind === 'cell-recovered') rig.supervisor.kill(2)
     }
     const summary = await rig.controller().run()
-    expect(summary).toMatchObject({ outcome: 'failed', reason: expect.stringMatching(/cell 2 .* budget is 1/) })
+    expect(summary).toMatchObject({
+      outcome: 'failed',
+      reason: expect.stringMatching(/cell 2 .* budget is 1; cell 2: /),
+    })
   })
 
   test('books that cannot be kept end the run instead of losing a step', async () => {

@@ -222,7 +222,7 @@ export class ElasticController implements Controller {
         this.#background(() => this.#restartCell(command))
         return
       case 'finish':
-        this.#end(command.outcome, command.reason)
+        this.#end(command.outcome, command.reason + this.#lastWords())
         return
       case 'publish':
         if (command.enterRollout) this.#beginSwitch(command.cell, 'rollout', 0)
@@ -409,6 +409,12 @@ export class ElasticController implements Controller {
     const { onEvent } = this.#options
     if (onEvent === undefined) return
     onEvent({ ...fact, atMs: this.#clock.now(), snapshot: this.snapshot() })
+  }
+
+  /** What the cells that are down said before they went. */
+  #lastWords(): string {
+    const down = this.#state.cells.flatMap((cell, index) => (cell.phase === 'failed' ? [index] : []))
+    return down.map((index) => `; cell ${index}: ${this.#reasons.get(index) ?? 'unknown'}`).join('')
   }
 
   #end(outcome: RunSummary['outcome'], reason: string): void {
