@@ -38,6 +38,23 @@ export function buildProgram(context: CliContext): Command {
     const { startTraining } = await import('./start-training.ts')
     await startTraining(...run)
   })
+  program
+    .command('eval')
+    .description('Run the held-out tasks with the newest checkpoint of a run.')
+    .argument('<run.yaml>', 'the run file the run was started with')
+    .argument('[overrides...]', 'key=value, as for train; name=NAME for another run of the same file')
+    .option('--json', 'print JSON lines')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ gyre eval examples/quickstart.yaml
+  $ gyre eval examples/quickstart.yaml evaluation.executions=4 evaluation.temperature=0 --json`,
+    )
+    .action(async (file: string, overrides: string[], options: { json?: true }) => {
+      const { evaluateRun } = await import('./eval.ts')
+      await evaluateRun(file, overrides, options, context)
+    })
   registerStatus(program, context)
   registerTree(program, context)
   registerDoctor(program, context)

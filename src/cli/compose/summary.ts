@@ -45,10 +45,13 @@ export function writeSummary(files: RunFiles, result: RunResult, steps: readonly
   )
 }
 
+function number(value: number): string {
+  return Number.isFinite(value) ? value.toFixed(3) : 'not measured'
+}
+
 /** The lines a person reads at the end. */
 export function summaryLines(files: RunFiles, result: RunResult, steps: readonly StepRow[]): readonly string[] {
   const rewards = steps.map((row) => row.metrics['reward'] ?? Number.NaN)
-  const number = (value: number): string => (Number.isFinite(value) ? value.toFixed(3) : 'not measured')
   return [
     '',
     `held-out reward   ${number(result.heldOutRewardBefore)} before training, ${number(result.heldOutRewardAfter)} after`,

@@ -1,0 +1,152 @@
+/** @file Brings the parts of a run to life in order; `cleanup` ends them in reverse. */
+import { mkdirSync } from 'node:fs'
+import { join } from 'node:path'
+import { HarborScorer } from '../../adapters/scorer/harbor/harbor-scorer.ts'
+import { openSqliteStore } from '../../adapters/store/sqlite/sqlite-store.ts'
+import type { RunConfig } from '../../config/resolve.ts'
+import type { Clock } from '../../core/clock.ts'
+import { createGateway, type Gateway } from '../../gateway/gateway.ts'
+import type { CellSupervisor } from '../../ports/cell.ts'
+import type { Store } from '../../ports/store.ts'
+import { evaluate, type EvaluationResult } from '../../run/evaluate.ts'
+import { openEvaluationBooks } from '../../run/evaluation-books.ts'
+import type { ExecutionDeps } from '../../run/execution.ts'
+import type { Display } from '../../telemetry/display.ts'
+import { openRunLog } from '../../telemetry/run-log.ts'
+import {
+  composeHarness,
+  composeSandbox,
+  composeTasks,
+  executionSettings,
+  MODEL_NAME,
+  type TaskSets,
+} from './adapters.ts'
+import { calibrate } from './calibrate.ts'
+import { startCells } from './cells.ts'
+import type { Cleanup } from './cleanup.ts'
+import { composePolicy, type Policy } from './policy.ts'
+import { RunProgress } from './progress.ts'
+import { loadCells, type RunCellsDeps } from './run-cells.ts'
+import type { RunFiles } from './run-files.ts'
+import { stopOnSignal } from './stop.ts'
+
+export const wallClock: Clock = { now: () => Date.now() }
+
+export interface AssemblyRequest {
+  readonly config: RunConfig
+  readonly files: RunFiles
+  readonly display: Display
+  readonly cleanup: Cleanup
+  readonly home: string
+}
+
+/** A run with everything up but the training loop. */
+export interface Assembly extends RunCellsDeps {
+  readonly tasks: TaskSets
+  readonly supervisor: CellSupervisor
+  readonly forwarding: Gateway
+  readonly execution: ExecutionDeps
+}
+
+export async function assemble(request: AssemblyRequest): Promise<Assembly> {
+  const { config, files, display, cleanup, home } = request
+  const store = openSqliteStore(files.ledger, { durability: config.checkpoints.durability })
+  cleanup.add('the store', () => store.close())
+  const log = openRunLog(files.folder, wallClock)
+  cleanup.add('the log', () => log.close())
+  let forwarding: Gateway | undefined
+  const sampledTokens = (): number => forwarding?.stats().sampledTokens ?? 0
+  const progress = new RunProgress({ config, clock: wallClock, display, log, sampledTokens })
+  progress.restore(store.steps())
+  const stop = stopOnSignal(progress, cleanup)
+
+  const tasks = await composeTasks(config, files.tasks)
+  const { sandbox, because } = await composeSandbox(config)
+  progress.note(because)
+  await sandbox.sweep()
+  const harness = composeHarness(config, home)
+  await harness.prepare((message) => progress.note(message))
+  const scorer = new HarborScorer()
+  const settings = executionSettings(config, config.rollout.temperature)
+  const policy = await composePolicy(config, files.policy, () => {
+    progress.stage('asking the harness how it words things')
+    return calibrate({ harness, sandbox, scorer, settings, folder: files.file('calibration') }, stop)
+  })
+
+  progress.stage('starting cells')
+  const supervisor = await startCells({ config, vocabSize: policy.codec.vocabSize, logFolder: files.logs })
+  cleanup.add('the cells', () => supervisor.close())
+  forwarding = await startGateway(config, policy, store, (error, execution) =>
+    log.event('gateway-failure', { execution, error: String(error) }),
+  )
+  const gateway = forwarding
+  cleanup.add('the gateway', () => gateway.close())
+  const execution: ExecutionDeps = {
+    forwarding: gateway,
+    sandbox,
+    harness,
+    scorer,
+    gatewayUrl: gateway.url,
+    executionFolder: (id) => {
+      const folder = join(files.executions, id)
+      mkdirSync(folder, { recursive: true })
+      return folder
+    },
+    settings,
+  }
+  const cells = supervisor.cells
+  return { config, files, store, policy, progress, stop, tasks, supervisor, cells, forwarding: gateway, execution }
+}
+
+function startGateway(
+  config: RunConfig,
+  policy: Policy,
+  store: Store,
+  onFailure: (error: unknown, execution: string | undefined) => void,
+): Promise<Gateway> {
+  return createGateway({
+    codec: policy.codec,
+    sink: store,
+    model: MODEL_NAME,
+    maxContext: config.policy.model.context,
+    host: config.gateway.host,
+    port: config.gateway.port,
+    limits: { bodyBytes: config.gateway.bodyLimitBytes, keepAliveMs: config.gateway.keepAliveMs },
+    onFailure,
+  })
+}
+
+/** Cells in rollout with the last checkpoint, known to the gateway. */
+export async function openForRollout(assembly: Assembly): Promise<void> {
+  await loadCells(assembly)
+  for (const cell of assembly.cells) assembly.forwarding.setEngine(cell)
+}
+
+/** Runs the held-out tasks; their executions go into the store under `label`. */
+export async function evaluateHeldOut(assembly: Assembly, label: string): Promise<EvaluationResult> {
+  const { config, store, tasks, progress, cells, execution, stop } = assembly
+  const { executions, temperature } = config.evaluation
+  const books = openEvaluationBooks(store, wallClock, {
+    label,
+    tasks: tasks.heldOut,
+    perTask: executions,
+    seed: config.seed,
+  })
+  let done = 0
+  const result = await evaluate(
+    { ...execution, settings: executionSettings(config, temperature) },
+    {
+      executions: books.executions,
+      destinations: cells.map((cell) => ({ engineId: cell.id, slots: config.elastic.slotsPerCell })),
+      onStarted: books.onStarted,
+      onDone: (id, task, report) => {
+        books.onDone(id, task, report)
+        progress.within(`evaluation ${label}, ${++done} of ${books.executions.length}`)
+      },
+    },
+    stop,
+  )
+  stop.throwIfAborted()
+  progress.note(`held-out reward ${result.reward.toFixed(3)} over ${result.scored} executions (${label})`)
+  return result
+}
