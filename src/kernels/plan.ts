@@ -127,7 +127,11 @@ function planTraining(a: Arena, s: ModelShape, c: Capacity, layout: ParameterLay
     layers: perLayer,
     exit: a.take(t * w.d),
     keyTiles: [a.take(t * w.keyWidth), a.take(t * w.keyWidth)] as const,
+    /** Values (forward) or keys (backward) as contiguous rows of each head: rows a power of two apart would share cache sets. */
+    headRows: [a.take(t * w.keyWidth), a.take(t * w.keyWidth)] as const,
     valueTiles: a.take(t * w.keyWidth),
+    dKeys: a.take(t * w.keyWidth),
+    dValues: a.take(t * w.keyWidth),
     normed: a.take(t * w.d),
     inverse: a.take(t),
     activation: a.take(t * s.ffSize),

@@ -106,6 +106,7 @@ function attentionInputs(m: Machine, layer: number, first: number, rows: number)
   const { train, shape, attentionWidth, keyWidth, qkvWidth } = plan
   const { w, a } = layerOf(m, layer)
   const d = shape.hiddenSize
+  const hd = shape.headDim
   streamBackward(m, a.middle, w.norm2, first, rows)
   const dStream = train.dStream + first * d * 4
   const at = first * attentionWidth * 4
@@ -115,8 +116,12 @@ function attentionInputs(m: Machine, layer: number, first: number, rows: number)
   k.rowDots(a.attention + at, train.dAttention + at, rows, shape.heads, shape.headDim, delta)
   packHeads(m, a.qkv + attentionWidth * 4, first, rows, train.keyTiles[0])
   packHeads(m, a.qkv + (attentionWidth + keyWidth) * 4, first, rows, train.valueTiles)
-  const dQkv = train.dQkv / 4 + first * qkvWidth
-  m.f32.fill(0, dQkv, dQkv + rows * qkvWidth)
+  const keys = a.qkv + first * qkvWidth * 4 + attentionWidth * 4
+  for (let h = 0; h < shape.kvHeads; h++) {
+    const to = h * tileRegion(m) + first * hd * 4
+    k.copyRows(keys + h * hd * 4, qkvWidth * 4, train.headRows[0] + to, hd * 4, rows, hd)
+    for (const sum of [train.dKeys, train.dValues]) m.f32.fill(0, (sum + to) / 4, (sum + to) / 4 + rows * hd)
+  }
 }
 
 function attentionBackward(m: Machine, layer: number, t: number): void {
@@ -134,7 +139,7 @@ function attentionBackward(m: Machine, layer: number, t: number): void {
 
 function attendBlockBackward(m: Machine, layer: number, h: number, at: number, count: number): void {
   const { plan, k } = m
-  const { train, shape, attentionWidth, keyWidth } = plan
+  const { train, shape, attentionWidth } = plan
   const { a } = layerOf(m, layer)
   const hd = shape.headDim
   const group = shape.heads / shape.kvHeads
@@ -146,16 +151,15 @@ function attendBlockBackward(m: Machine, layer: number, h: number, at: number, c
   const query = [a.qkv + at * ld + head, ld] as const
   const dOut = [train.dAttention + at * attentionWidth * 4 + head, attentionWidth * 4, count, group, hd] as const
   const region = h * tileRegion(m)
-  const key = (attentionWidth + h * hd) * 4
-  const value = key + keyWidth * 4
   const stat = (at * shape.heads + h * group) * 4
   k.attendBackward(
     ...query,
     ...dOut,
-    ...([train.keyTiles[0] + region, train.valueTiles + region, a.qkv + key, ld, list, n, train.ends, at] as const),
+    ...([train.keyTiles[0] + region, train.valueTiles + region, train.headRows[0] + region, hd * 4] as const),
+    ...([list, n, train.ends, at] as const),
     plan.threadScratch[m.thread] ?? 0,
     ...([a.lse + stat, train.delta + stat, shape.heads * 4] as const),
-    ...([train.dQkv + at * ld + head, train.dQkv + key, train.dQkv + value, ld] as const),
+    ...([train.dQkv + at * ld + head, ld, train.dKeys + region, train.dValues + region, hd * 4] as const),
   )
 }
 
@@ -168,6 +172,12 @@ function projectionBackward(m: Machine, layer: number, first: number, rows: numb
   const at = first * d * 4
   const ld = qkvWidth * 4
   const dQkv = train.dQkv + first * ld
+  const dKey = dQkv + plan.attentionWidth * 4
+  for (let h = 0; h < shape.kvHeads; h++) {
+    const from = h * tileRegion(m) + first * hd * 4
+    k.copyRows(train.dKeys + from, hd * 4, dKey + h * hd * 4, ld, rows, hd)
+    k.copyRows(train.dValues + from, hd * 4, dKey + (plan.keyWidth + h * hd) * 4, ld, rows, hd)
+  }
   const positions = train.positions + first * 4
   k.ropeRows(dQkv, ld, rows, positions, plan.ropeTable, shape.heads, shape.kvHeads, hd, 1 / Math.sqrt(hd), -1)
   const gain = plan.weights + w.norm1 * 4

@@ -52,6 +52,11 @@ function projectKeys(m: Machine, layer: number, first: number, rows: number): vo
   const positions = train.positions + first * 4
   k.ropeRows(qkv, ld, rows, positions, plan.ropeTable, shape.heads, shape.kvHeads, hd, 1 / Math.sqrt(hd), 1)
   packHeads(m, a.qkv + plan.attentionWidth * 4, first, rows, train.keyTiles[layer & 1] ?? 0)
+  const values = a.qkv + (plan.attentionWidth + plan.keyWidth) * 4
+  for (let h = 0; h < shape.kvHeads; h++) {
+    const to = (train.headRows[layer & 1] ?? 0) + h * tileRegion(m)
+    k.copyRows(values + first * ld + h * hd * 4, ld, to + first * hd * 4, hd * 4, rows, hd)
+  }
 }
 
 /** Packs the key heads (or value heads) of some rows into tiles, one region of [T, hd] per head. */
@@ -63,7 +68,7 @@ export function packHeads(m: Machine, x: number, first: number, rows: number, ti
   }
 }
 
-/** Bytes of the tiles of one head. */
+/** Bytes of the tiles, or of the rows, of one head. */
 export function tileRegion(m: Machine): number {
   const { maxTrainTokens } = m.plan.capacity
   return Math.ceil(maxTrainTokens / ROW_BLOCK) * ROW_BLOCK * m.plan.shape.headDim * 4
@@ -71,7 +76,7 @@ export function tileRegion(m: Machine): number {
 
 function attendBlock(m: Machine, layer: number, first: number, rows: number): void {
   const { plan, k } = m
-  const { train, shape, attentionWidth, keyWidth } = plan
+  const { train, shape, attentionWidth } = plan
   const a = train.layers[layer]
   if (a === undefined) return
   const hd = shape.headDim
@@ -86,13 +91,13 @@ function attendBlock(m: Machine, layer: number, first: number, rows: number): vo
     for (let h = 0; h < shape.kvHeads; h++) {
       const query = [a.qkv + at * ld + h * group * hd * 4, ld, count, group, hd] as const
       const tiles = (train.keyTiles[layer & 1] ?? 0) + h * tileRegion(m)
-      const values = a.qkv + (attentionWidth + keyWidth + h * hd) * 4
+      const values = (train.headRows[layer & 1] ?? 0) + h * tileRegion(m)
       const out = a.attention + at * attentionWidth * 4 + h * group * hd * 4
       const lse = a.lse + (at * shape.heads + h * group) * 4
       const scratch = plan.threadScratch[m.thread] ?? 0
       k.attend(
         ...query,
-        ...([tiles, values, ld, list, n, 0, train.ends, at] as const),
+        ...([tiles, values, hd * 4, list, n, 0, train.ends, at] as const),
         ...([scratch, out, attentionWidth * 4, lse, shape.heads * 4] as const),
       )
     }

@@ -32,6 +32,7 @@ export interface Kernels {
   readonly swigluRows: Fn<[gu: P, rows: number, ff: number, out: P, from: number, to: number]>
   readonly swigluBackward: Fn<[gu: P, dact: P, rows: number, ff: number, dgu: P, act: P]>
   readonly scatterAdd: Fn<[x: P, ids: P, rows: number, d: number, out: P, from: number, to: number]>
+  readonly copyRows: Fn<[x: P, ldx: P, out: P, ldo: P, rows: number, columns: number]>
   readonly packTiles: Fn<[x: P, ld: P, first: number, rows: number, hd: number, tiles: P]>
   readonly storeKeyValue: Fn<[k: P, v: P, i: number, hd: number, tiles: P, values: P]>
   readonly attend: Fn<
@@ -45,7 +46,7 @@ export interface Kernels {
     [
       ...query: [q: P, ldq: P, dout: P, ldo: P, count: number, group: number, hd: number],
       ...keys: [kTiles: P, vTiles: P, k: P, ldk: P, list: P, n: number, ends: P, first: number, scratch: P],
-      ...result: [lse: P, delta: P, ldl: P, dq: P, dk: P, dv: P, ldd: P],
+      ...result: [lse: P, delta: P, ldl: P, dq: P, ldq: P, dk: P, dv: P, ldd: P],
     ]
   >
   readonly rowDots: Fn<[a: P, b: P, rows: number, heads: number, hd: number, out: P]>

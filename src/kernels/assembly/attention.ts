@@ -6,8 +6,8 @@
  * some key of it). Row i sees key j when j <= i and i < ends[j] (no `ends`: j <= i). Keys that are not visible
  * weigh exactly 0, so a block has the same bits wherever its invisible tiles are.
  */
-import { STORE, tile1, tile1x4, tile4 } from './gemm'
-import { exp4, maxLane } from './math'
+import { STORE, tile1, tile1x4, tile2x2, tile4 } from './gemm'
+import { exp4, maxLane, promoteHigh } from './math'
 
 /** Keys of PIECE tiles stay in the first-level cache while they are multiplied. */
 const PIECE: i32 = 32
@@ -53,7 +53,26 @@ function scoreTiles(q: usize, r: i32, hd: i32, tiles: usize, list: usize, n: i32
       sp += 128
     }
   }
-  for (let i = quads; i < r; i++) {
+  let i = quads
+  for (; i + 2 <= r; i += 2) {
+    const qp = q + <usize>i * row
+    let sp = s + (<usize>i << 5)
+    let at = list
+    let t = 0
+    for (; t + 2 <= n; t += 2) {
+      const k0 = tiles + <usize>(load<i32>(at) >> 1) * size
+      const k1 = tiles + <usize>(load<i32>(at, 4) >> 1) * size
+      tile2x2(qp, row, k0, k1, hd, sp, sp + out, 32, STORE)
+      at += 8
+      sp += out << 1
+    }
+    if (t < n) {
+      const k0 = tiles + <usize>(load<i32>(at) >> 1) * size
+      tile1(qp, k0, hd, sp, STORE)
+      tile1(qp + row, k0, hd, sp + 32, STORE)
+    }
+  }
+  for (; i < r; i++) {
     const qp = q + <usize>i * row
     let sp = s + (<usize>i << 5)
     let at = list
@@ -115,6 +134,16 @@ function weighRows(p: usize, r: i32, v: usize, ldv: usize, hd: i32, list: usize,
     for (; i + 4 <= r; i += 4) {
       for (let c: usize = 0; c < row; c += 32) {
         weigh4(p + (<usize>i << 5), tile, v + c, ldv, list, start, stop, out + <usize>i * row + c, row)
+      }
+    }
+    for (; i + 2 <= r; i += 2) {
+      let c: usize = 0
+      for (; c + 64 <= row; c += 64) {
+        weigh2(p + (<usize>i << 5), tile, v + c, ldv, list, start, stop, out + <usize>i * row + c, row)
+      }
+      if (c < row) {
+        weigh1(p + (<usize>i << 5), tile, v + c, ldv, list, start, stop, out + <usize>i * row + c)
+        weigh1(p + (<usize>(i + 1) << 5), tile, v + c, ldv, list, start, stop, out + <usize>(i + 1) * row + c)
       }
     }
     for (; i < r; i++) {
@@ -194,6 +223,50 @@ function weigh4(p: usize, tile: usize, v: usize, ldv: usize, list: usize, start:
 
 // @ts-ignore: decorator
 @inline
+function weigh2(p: usize, tile: usize, v: usize, ldv: usize, list: usize, start: i32, stop: i32, c: usize, ldc: usize): void {
+  const c1 = c + ldc
+  let s00 = v128.load(c)
+  let s01 = v128.load(c, 16)
+  let s02 = v128.load(c, 32)
+  let s03 = v128.load(c, 48)
+  let s10 = v128.load(c1)
+  let s11 = v128.load(c1, 16)
+  let s12 = v128.load(c1, 32)
+  let s13 = v128.load(c1, 48)
+  let pp = p + <usize>start * tile
+  for (let t = start; t < stop; t++) {
+    let vp = v + <usize>(load<i32>(list + (<usize>t << 2)) >> 1) * (ldv << 3)
+    for (let key: usize = 0; key < 32; key += 4) {
+      const v0 = v128.load(vp)
+      const v1 = v128.load(vp, 16)
+      const v2 = v128.load(vp, 32)
+      const v3 = v128.load(vp, 48)
+      let x = v128.load_splat<f32>(pp + key)
+      s00 = f32x4.add(s00, f32x4.mul(x, v0))
+      s01 = f32x4.add(s01, f32x4.mul(x, v1))
+      s02 = f32x4.add(s02, f32x4.mul(x, v2))
+      s03 = f32x4.add(s03, f32x4.mul(x, v3))
+      x = v128.load_splat<f32>(pp + key, 32)
+      s10 = f32x4.add(s10, f32x4.mul(x, v0))
+      s11 = f32x4.add(s11, f32x4.mul(x, v1))
+      s12 = f32x4.add(s12, f32x4.mul(x, v2))
+      s13 = f32x4.add(s13, f32x4.mul(x, v3))
+      vp += ldv
+    }
+    pp += tile
+  }
+  v128.store(c, s00)
+  v128.store(c, s01, 16)
+  v128.store(c, s02, 32)
+  v128.store(c, s03, 48)
+  v128.store(c1, s10)
+  v128.store(c1, s11, 16)
+  v128.store(c1, s12, 32)
+  v128.store(c1, s13, 48)
+}
+
+// @ts-ignore: decorator
+@inline
 function weigh1x4(p: usize, tile: usize, v: usize, ldv: usize, list: usize, start: i32, stop: i32, c: usize): void {
   let s0 = v128.load(c)
   let s1 = v128.load(c, 16)
@@ -261,6 +334,18 @@ function gather(q: usize, ldq: usize, count: i32, group: i32, hd: i32, out: usiz
   }
 }
 
+/** Adds the four lanes of x to lane 0 of a f64 pair and those of y to lane 1, in order. */
+// @ts-ignore: decorator
+@inline
+function addPairs(sums: v128, x: v128, y: v128): v128 {
+  const low = i32x4.shuffle(x, y, 0, 4, 1, 5)
+  const high = i32x4.shuffle(x, y, 2, 6, 3, 7)
+  const a = f64x2.add(sums, f64x2.promote_low_f32x4(low))
+  const b = f64x2.add(a, promoteHigh(low))
+  const c = f64x2.add(b, f64x2.promote_low_f32x4(high))
+  return f64x2.add(c, promoteHigh(high))
+}
+
 /**
  * out = softmax(q k^T, visible) v for one block. q is scaled already. `q` and `out` point at the block's first
  * position and first head. Writes ln of each row's denominator plus maximum to lse[count][ldl] when given.
@@ -289,7 +374,7 @@ export function attend(
   for (let t = 0; t < n; t++) {
     let tp = tops
     for (let i = 0; i < r; i++) {
-      v128.store(tp, f32x4.max(v128.load(tp), f32x4.max(v128.load(sp), v128.load(sp, 16))))
+      v128.store(tp, f32x4.pmax(v128.load(tp), f32x4.pmax(v128.load(sp), v128.load(sp, 16))))
       tp += 16
       sp += 32
     }
@@ -302,24 +387,30 @@ export function attend(
   for (let t = 0; t < n; t++) {
     let tp = tops
     let up = sums
-    for (let i = 0; i < r; i++) {
+    let i = 0
+    for (; i + 2 <= r; i += 2) {
+      const m0 = v128.load(tp)
+      const m1 = v128.load(tp, 16)
+      const a0 = exp4(f32x4.sub(v128.load(sp), m0))
+      const b0 = exp4(f32x4.sub(v128.load(sp, 16), m0))
+      const a1 = exp4(f32x4.sub(v128.load(sp, 32), m1))
+      const b1 = exp4(f32x4.sub(v128.load(sp, 48), m1))
+      v128.store(sp, a0)
+      v128.store(sp, b0, 16)
+      v128.store(sp, a1, 32)
+      v128.store(sp, b1, 48)
+      v128.store(up, addPairs(addPairs(v128.load(up), a0, a1), b0, b1))
+      tp += 32
+      up += 16
+      sp += 64
+    }
+    if (i < r) {
       const m = v128.load(tp)
       const a = exp4(f32x4.sub(v128.load(sp), m))
       const b = exp4(f32x4.sub(v128.load(sp, 16), m))
       v128.store(sp, a)
       v128.store(sp, b, 16)
-      let sum = load<f64>(up)
-      sum += <f64>f32x4.extract_lane(a, 0)
-      sum += <f64>f32x4.extract_lane(a, 1)
-      sum += <f64>f32x4.extract_lane(a, 2)
-      sum += <f64>f32x4.extract_lane(a, 3)
-      sum += <f64>f32x4.extract_lane(b, 0)
-      sum += <f64>f32x4.extract_lane(b, 1)
-      sum += <f64>f32x4.extract_lane(b, 2)
-      sum += <f64>f32x4.extract_lane(b, 3)
-      store<f64>(up, sum)
-      tp += 16
-      up += 8
+      store<f64>(up, f64x2.extract_lane(addPairs(addPairs(v128.load(up), a, a), b, b), 0))
       sp += 32
     }
   }
@@ -422,7 +513,7 @@ function spread4(from: usize, r: i32, rows: usize, ldq: usize, c: usize, ldc: us
 export function attendBackward(
   q: usize, ldq: usize, dout: usize, ldo: usize, count: i32, group: i32, hd: i32,
   kTiles: usize, vTiles: usize, k: usize, ldk: usize, list: usize, n: i32, ends: usize, first: i32, scratch: usize,
-  lse: usize, delta: usize, ldl: usize, dq: usize, dk: usize, dv: usize, ldd: usize,
+  lse: usize, delta: usize, ldl: usize, dq: usize, lddq: usize, dk: usize, dv: usize, ldd: usize,
 ): void {
   const r = count * group
   const row = <usize>hd << 2
@@ -460,7 +551,7 @@ export function attendBackward(
   weighRows(ds, r, k, ldk, hd, list, n, gb)
   for (let h = 0; h < group; h++) {
     for (let i = 0; i < count; i++) {
-      memory.copy(dq + <usize>i * ldd + <usize>h * row, gb + <usize>(h * count + i) * row, row)
+      memory.copy(dq + <usize>i * lddq + <usize>h * row, gb + <usize>(h * count + i) * row, row)
     }
   }
 }

@@ -174,6 +174,81 @@ export function tile1x4(
   v128.store(c3, s31, 16)
 }
 
+/** 2 rows x 2 panels of 8 columns. */
+// @ts-ignore: decorator
+@inline
+export function tile2x2(
+  a0: usize, lda: usize, p: usize, q: usize, k: i32, c: usize, d: usize, ldc: usize, mode: i32,
+): void {
+  let a = a0
+  let a1 = a + lda
+  let b = p
+  let b1 = q
+  const c1 = c + ldc
+  const d1 = d + ldc
+  let s00 = f32x4.splat(0)
+  let s01 = s00
+  let s02 = s00
+  let s03 = s00
+  let s10 = s00
+  let s11 = s00
+  let s12 = s00
+  let s13 = s00
+  const end = a + (<usize>k << 2)
+  while (a < end) {
+    let v0 = v128.load(b, 0)
+    let v1 = v128.load(b, 16)
+    let v2 = v128.load(b1, 0)
+    let v3 = v128.load(b1, 16)
+    let x = v128.load_splat<f32>(a, 0)
+    s00 = f32x4.add(s00, f32x4.mul(x, v0))
+    s01 = f32x4.add(s01, f32x4.mul(x, v1))
+    s02 = f32x4.add(s02, f32x4.mul(x, v2))
+    s03 = f32x4.add(s03, f32x4.mul(x, v3))
+    x = v128.load_splat<f32>(a1, 0)
+    s10 = f32x4.add(s10, f32x4.mul(x, v0))
+    s11 = f32x4.add(s11, f32x4.mul(x, v1))
+    s12 = f32x4.add(s12, f32x4.mul(x, v2))
+    s13 = f32x4.add(s13, f32x4.mul(x, v3))
+    v0 = v128.load(b, 32)
+    v1 = v128.load(b, 48)
+    v2 = v128.load(b1, 32)
+    v3 = v128.load(b1, 48)
+    x = v128.load_splat<f32>(a, 4)
+    s00 = f32x4.add(s00, f32x4.mul(x, v0))
+    s01 = f32x4.add(s01, f32x4.mul(x, v1))
+    s02 = f32x4.add(s02, f32x4.mul(x, v2))
+    s03 = f32x4.add(s03, f32x4.mul(x, v3))
+    x = v128.load_splat<f32>(a1, 4)
+    s10 = f32x4.add(s10, f32x4.mul(x, v0))
+    s11 = f32x4.add(s11, f32x4.mul(x, v1))
+    s12 = f32x4.add(s12, f32x4.mul(x, v2))
+    s13 = f32x4.add(s13, f32x4.mul(x, v3))
+    a += 8
+    a1 += 8
+    b += 64
+    b1 += 64
+  }
+  if (mode == ADD) {
+    s00 = f32x4.add(v128.load(c), s00)
+    s01 = f32x4.add(v128.load(c, 16), s01)
+    s02 = f32x4.add(v128.load(d), s02)
+    s03 = f32x4.add(v128.load(d, 16), s03)
+    s10 = f32x4.add(v128.load(c1), s10)
+    s11 = f32x4.add(v128.load(c1, 16), s11)
+    s12 = f32x4.add(v128.load(d1), s12)
+    s13 = f32x4.add(v128.load(d1, 16), s13)
+  }
+  v128.store(c, s00)
+  v128.store(c, s01, 16)
+  v128.store(d, s02)
+  v128.store(d, s03, 16)
+  v128.store(c1, s10)
+  v128.store(c1, s11, 16)
+  v128.store(d1, s12)
+  v128.store(d1, s13, 16)
+}
+
 /** 1 row x 8 columns. */
 // @ts-ignore: decorator
 @inline
@@ -222,7 +297,22 @@ export function gemm(a: usize, lda: usize, b: usize, c: usize, ldc: usize, m: i3
       }
     }
   }
-  for (let i = quads; i < m; i++) {
+  let i = quads
+  for (; i + 2 <= m; i += 2) {
+    const ai = a + <usize>i * lda
+    const ci = c + <usize>i * ldc
+    let p = 0
+    for (; p + 2 <= panels; p += 2) {
+      const bp = b + <usize>p * size
+      const cp = ci + (<usize>p << 5)
+      tile2x2(ai, lda, bp, bp + size, k, cp, cp + 32, ldc, mode)
+    }
+    if (p < panels) {
+      tile1(ai, b + <usize>p * size, k, ci + (<usize>p << 5), mode)
+      tile1(ai + lda, b + <usize>p * size, k, ci + ldc + (<usize>p << 5), mode)
+    }
+  }
+  for (; i < m; i++) {
     const ai = a + <usize>i * lda
     const ci = c + <usize>i * ldc
     let p = 0

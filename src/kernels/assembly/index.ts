@@ -9,7 +9,7 @@
  */
 export { barrier } from './sync'
 export { gemm, gemmTransposed, packRows, packColumns } from './gemm'
-export { embedRows, normRows, normBackward, normGain, ropeRows, swigluRows, swigluBackward, scatterAdd } from './rows'
+export { embedRows, normRows, normBackward, normGain, ropeRows, swigluRows, swigluBackward, scatterAdd, copyRows } from './rows'
 export { packTiles, storeKeyValue, attend, attendBackward, rowDots } from './attention'
 export { logSumExp, entropy, logitsGradient, argmax, draw } from './logits'
 export { sumSquares, adamw, addInto } from './optimizer'

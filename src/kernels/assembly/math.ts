@@ -1,24 +1,37 @@
+/** Constants of exp4 in memory: a broadcast load is one instruction, a vector constant in a loop is several. */
+const EXP: usize = memory.data<f32>([
+  -87.0, 88.0, 1.44269504, 12582912.0, -0.693359375, 2.1219444e-4,
+  0.00139486406, 0.00837517079, 0.0416662174, 0.16666415, 0.50000001, 1.00000004, 1.0,
+])
+
+// @ts-ignore: decorator
+@inline
+function k(i: usize): v128 {
+  return v128.load_splat<f32>(EXP + (i << 2))
+}
+
 /**
- * e^x in each lane, exactly 0 below -87. Range reduction by ln 2 in two parts, then a degree 6 Chebyshev
- * fit on [-ln2/2, ln2/2] (relative error 3e-9 before rounding).
+ * e^x in each lane, exactly 0 below -87, NaN for NaN. Range reduction by ln 2 in two parts (adding 1.5 x 2^23 rounds to an
+ * integer and leaves it in the low bits), then a degree 6 Chebyshev fit on [-ln2/2, ln2/2] (relative error 3e-9
+ * before rounding).
  */
 // @ts-ignore: decorator
 @inline
 export function exp4(x: v128): v128 {
-  const low = f32x4.splat(-87.0)
-  const alive = f32x4.ge(x, low)
-  const bounded = f32x4.min(f32x4.max(x, low), f32x4.splat(88.0))
-  const n = f32x4.nearest(f32x4.mul(bounded, f32x4.splat(1.44269504)))
-  let r = f32x4.sub(bounded, f32x4.mul(n, f32x4.splat(0.693359375)))
-  r = f32x4.add(r, f32x4.mul(n, f32x4.splat(2.12194440e-4)))
-  let y = f32x4.add(f32x4.mul(f32x4.splat(0.00139486406), r), f32x4.splat(0.00837517079))
-  y = f32x4.add(f32x4.mul(y, r), f32x4.splat(0.0416662174))
-  y = f32x4.add(f32x4.mul(y, r), f32x4.splat(0.16666415))
-  y = f32x4.add(f32x4.mul(y, r), f32x4.splat(0.50000001))
-  y = f32x4.add(f32x4.mul(y, r), f32x4.splat(1.00000004))
-  y = f32x4.add(f32x4.mul(y, r), f32x4.splat(1.0))
-  const power = i32x4.shl(i32x4.add(i32x4.trunc_sat_f32x4_s(n), i32x4.splat(127)), 23)
-  return v128.and(f32x4.mul(y, power), alive)
+  const low = k(0)
+  const dead = f32x4.lt(x, low)
+  const bounded = f32x4.pmin(f32x4.pmax(x, low), k(1))
+  const shifted = f32x4.add(f32x4.mul(bounded, k(2)), k(3))
+  const n = f32x4.sub(shifted, k(3))
+  const r = f32x4.add(f32x4.add(bounded, f32x4.mul(n, k(4))), f32x4.mul(n, k(5)))
+  let y = f32x4.add(f32x4.mul(k(6), r), k(7))
+  y = f32x4.add(f32x4.mul(y, r), k(8))
+  y = f32x4.add(f32x4.mul(y, r), k(9))
+  y = f32x4.add(f32x4.mul(y, r), k(10))
+  y = f32x4.add(f32x4.mul(y, r), k(11))
+  y = f32x4.add(f32x4.mul(y, r), k(12))
+  const power = i32x4.add(i32x4.shl(shifted, 23), k(12))
+  return v128.andnot(f32x4.mul(y, power), dead)
 }
 
 /** Sum of the lanes of a pair of f64x2, in one fixed order. */

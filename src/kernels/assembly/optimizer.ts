@@ -5,7 +5,7 @@ import { promoteHigh, sum4 } from './math'
 export function sumSquares(x: usize, n: i32): f64 {
   let low = f64x2.splat(0)
   let high = low
-  const end = x + (<usize>n << 2)
+  const end = x + ((<usize>n) << 2)
   for (let p = x; p < end; p += 16) {
     const v = v128.load(p)
     const a = f64x2.promote_low_f32x4(v)
@@ -22,8 +22,18 @@ export function sumSquares(x: usize, n: i32): f64 {
  * inverse, `decay` learning rate times weight decay.
  */
 export function adamw(
-  w: usize, g: usize, m: usize, v: usize, n: i32,
-  scale: f32, beta1: f32, beta2: f32, rate: f32, correction: f32, epsilon: f32, decay: f32,
+  w: usize,
+  g: usize,
+  m: usize,
+  v: usize,
+  n: i32,
+  scale: f32,
+  beta1: f32,
+  beta2: f32,
+  rate: f32,
+  correction: f32,
+  epsilon: f32,
+  decay: f32,
 ): void {
   const s = f32x4.splat(scale)
   const b1 = f32x4.splat(beta1)
@@ -35,7 +45,7 @@ export function adamw(
   const e = f32x4.splat(epsilon)
   const keep = f32x4.splat(1 - decay)
   const zero = f32x4.splat(0)
-  for (let at: usize = 0; at < <usize>n << 2; at += 16) {
+  for (let at: usize = 0; at < (<usize>n) << 2; at += 16) {
     const x = f32x4.mul(v128.load(g + at), s)
     v128.store(g + at, zero)
     const m1 = f32x4.add(f32x4.mul(b1, v128.load(m + at)), f32x4.mul(c1, x))
@@ -49,7 +59,7 @@ export function adamw(
 
 /** x += y */
 export function addInto(x: usize, y: usize, n: i32): void {
-  for (let at: usize = 0; at < <usize>n << 2; at += 16) {
+  for (let at: usize = 0; at < (<usize>n) << 2; at += 16) {
     v128.store(x + at, f32x4.add(v128.load(x + at), v128.load(y + at)))
   }
 }

@@ -3,15 +3,15 @@ import { exp4, promoteHigh, sum4 } from './math'
 
 /** out[i] = table[ids[i]] */
 export function embedRows(ids: usize, rows: i32, table: usize, d: i32, out: usize): void {
-  const bytes = <usize>d << 2
+  const bytes = (<usize>d) << 2
   for (let i = 0; i < rows; i++) {
-    memory.copy(out + <usize>i * bytes, table + <usize>load<i32>(ids + (<usize>i << 2)) * bytes, bytes)
+    memory.copy(out + <usize>i * bytes, table + <usize>load<i32>(ids + ((<usize>i) << 2)) * bytes, bytes)
   }
 }
 
 /** out = x / rms(x) * gain (arXiv 1910.07467); writes 1 / rms to `inverse`, one f32 a row. */
 export function normRows(x: usize, rows: i32, d: i32, gain: usize, epsilon: f64, out: usize, inverse: usize): void {
-  const bytes = <usize>d << 2
+  const bytes = (<usize>d) << 2
   for (let i = 0; i < rows; i++) {
     let low = f64x2.splat(0)
     let high = low
@@ -23,7 +23,7 @@ export function normRows(x: usize, rows: i32, d: i32, gain: usize, epsilon: f64,
       high = f64x2.add(high, f64x2.mul(b, b))
     }
     const scale = <f32>(1.0 / sqrt<f64>(sum4(low, high) / <f64>d + epsilon))
-    store<f32>(inverse + (<usize>i << 2), scale)
+    store<f32>(inverse + ((<usize>i) << 2), scale)
     const s = f32x4.splat(scale)
     for (let c: usize = 0; c < bytes; c += 16) {
       v128.store(out + c, f32x4.mul(f32x4.mul(v128.load(x + c), s), v128.load(gain + c)))
@@ -35,9 +35,16 @@ export function normRows(x: usize, rows: i32, d: i32, gain: usize, epsilon: f64,
 
 /** dx (+)= gradient of normRows at x for dy; replaces dx unless `add`. */
 export function normBackward(
-  x: usize, dy: usize, rows: i32, d: i32, gain: usize, inverse: usize, dx: usize, add: i32,
+  x: usize,
+  dy: usize,
+  rows: i32,
+  d: i32,
+  gain: usize,
+  inverse: usize,
+  dx: usize,
+  add: i32,
 ): void {
-  const bytes = <usize>d << 2
+  const bytes = (<usize>d) << 2
   for (let i = 0; i < rows; i++) {
     let low = f64x2.splat(0)
     let high = low
@@ -47,7 +54,7 @@ export function normBackward(
       low = f64x2.add(low, f64x2.mul(f64x2.promote_low_f32x4(v), f64x2.promote_low_f32x4(g)))
       high = f64x2.add(high, f64x2.mul(promoteHigh(v), promoteHigh(g)))
     }
-    const scale = load<f32>(inverse + (<usize>i << 2))
+    const scale = load<f32>(inverse + ((<usize>i) << 2))
     const wide = <f64>scale
     const s = f32x4.splat(scale)
     const m = f32x4.splat(<f32>((sum4(low, high) * wide * wide * wide) / <f64>d))
@@ -64,13 +71,22 @@ export function normBackward(
 }
 
 /** dgain[c] += sum over rows of dy x / rms, for columns [from, to), multiples of 4. */
-export function normGain(x: usize, dy: usize, rows: i32, d: i32, inverse: usize, dgain: usize, from: i32, to: i32): void {
-  const bytes = <usize>d << 2
-  for (let c = <usize>from << 2; c < <usize>to << 2; c += 16) {
+export function normGain(
+  x: usize,
+  dy: usize,
+  rows: i32,
+  d: i32,
+  inverse: usize,
+  dgain: usize,
+  from: i32,
+  to: i32,
+): void {
+  const bytes = (<usize>d) << 2
+  for (let c = (<usize>from) << 2; c < (<usize>to) << 2; c += 16) {
     let s = v128.load(dgain + c)
     let at = c
     for (let i = 0; i < rows; i++) {
-      const scaled = f32x4.mul(v128.load(x + at), v128.load_splat<f32>(inverse + (<usize>i << 2)))
+      const scaled = f32x4.mul(v128.load(x + at), v128.load_splat<f32>(inverse + ((<usize>i) << 2)))
       s = f32x4.add(s, f32x4.mul(scaled, v128.load(dy + at)))
       at += bytes
     }
@@ -84,14 +100,22 @@ export function normGain(x: usize, dy: usize, rows: i32, d: i32, inverse: usize,
  * cos[hd/2] then sin[hd/2]. `sign` -1 undoes the rotation (the gradient).
  */
 export function ropeRows(
-  x: usize, ld: usize, rows: i32, positions: usize, table: usize,
-  heads: i32, kvHeads: i32, hd: i32, scale: f32, sign: f32,
+  x: usize,
+  ld: usize,
+  rows: i32,
+  positions: usize,
+  table: usize,
+  heads: i32,
+  kvHeads: i32,
+  hd: i32,
+  scale: f32,
+  sign: f32,
 ): void {
-  const half = <usize>hd << 1
+  const half = (<usize>hd) << 1
   const s = f32x4.splat(sign)
   const one = f32x4.splat(1)
   for (let i = 0; i < rows; i++) {
-    const cosine = table + <usize>load<i32>(positions + (<usize>i << 2)) * (<usize>hd << 2)
+    const cosine = table + <usize>load<i32>(positions + ((<usize>i) << 2)) * ((<usize>hd) << 2)
     let p = x
     for (let h = 0; h < heads + kvHeads; h++) {
       const m = h < heads ? f32x4.splat(scale) : one
@@ -103,7 +127,7 @@ export function ropeRows(
         v128.store(p + c, f32x4.mul(f32x4.sub(f32x4.mul(a, co), f32x4.mul(b, si)), m))
         v128.store(p + half + c, f32x4.mul(f32x4.add(f32x4.mul(b, co), f32x4.mul(a, si)), m))
       }
-      p += <usize>hd << 2
+      p += (<usize>hd) << 2
     }
     x += ld
   }
@@ -111,10 +135,10 @@ export function ropeRows(
 
 /** out[., c] = silu(gate) up for columns [from, to) of rows [gate[ff] up[ff]] (arXiv 2002.05202). */
 export function swigluRows(gu: usize, rows: i32, ff: i32, out: usize, from: i32, to: i32): void {
-  const bytes = <usize>ff << 2
+  const bytes = (<usize>ff) << 2
   const one = f32x4.splat(1)
   for (let i = 0; i < rows; i++) {
-    for (let c = <usize>from << 2; c < <usize>to << 2; c += 16) {
+    for (let c = (<usize>from) << 2; c < (<usize>to) << 2; c += 16) {
       const g = v128.load(gu + c)
       const sigma = f32x4.div(one, f32x4.add(one, exp4(f32x4.neg(g))))
       v128.store(out + c, f32x4.mul(f32x4.mul(g, sigma), v128.load(gu + bytes + c)))
@@ -126,7 +150,7 @@ export function swigluRows(gu: usize, rows: i32, ff: i32, out: usize, from: i32,
 
 /** dgu = gradient of swigluRows for dact [rows][ff]; also writes the activations again to `act`. */
 export function swigluBackward(gu: usize, dact: usize, rows: i32, ff: i32, dgu: usize, act: usize): void {
-  const bytes = <usize>ff << 2
+  const bytes = (<usize>ff) << 2
   const one = f32x4.splat(1)
   for (let i = 0; i < rows; i++) {
     for (let c: usize = 0; c < bytes; c += 16) {
@@ -149,12 +173,21 @@ export function swigluBackward(gu: usize, dact: usize, rows: i32, ff: i32, dgu: 
 
 /** out[ids[i]][c] += x[i][c] for columns [from, to), in the order of i. */
 export function scatterAdd(x: usize, ids: usize, rows: i32, d: i32, out: usize, from: i32, to: i32): void {
-  const bytes = <usize>d << 2
+  const bytes = (<usize>d) << 2
   for (let i = 0; i < rows; i++) {
-    const target = out + <usize>load<i32>(ids + (<usize>i << 2)) * bytes
-    for (let c = <usize>from << 2; c < <usize>to << 2; c += 16) {
+    const target = out + <usize>load<i32>(ids + ((<usize>i) << 2)) * bytes
+    for (let c = (<usize>from) << 2; c < (<usize>to) << 2; c += 16) {
       v128.store(target + c, f32x4.add(v128.load(target + c), v128.load(x + c)))
     }
     x += bytes
+  }
+}
+
+/** Copies rows of `columns` floats between strides. */
+export function copyRows(x: usize, ldx: usize, out: usize, ldo: usize, rows: i32, columns: i32): void {
+  for (let i = 0; i < rows; i++) {
+    for (let c: usize = 0; c < <usize>columns << 2; c += 16) v128.store(out + c, v128.load(x + c))
+    x += ldx
+    out += ldo
   }
 }

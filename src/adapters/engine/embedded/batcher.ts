@@ -43,6 +43,9 @@ interface Segment {
   readonly rows: number
 }
 
+/** A request waits for another's prefill when that saves at least this much. [tokens] */
+const WORTH_WAITING = 32
+
 export class Batcher {
   readonly #m: Machine
   readonly #slots: readonly Slot[]
@@ -98,19 +101,36 @@ export class Batcher {
     outputs.forEach((slot, i) => this.#extend(slot, i))
   }
 
+  /** First come, first served, but for requests that can copy what a running prefill is about to compute. */
   #admit(): void {
-    while (this.#waiting.length > 0 && this.#slots.some((s) => s.generation === undefined)) {
-      const next = this.#waiting.shift()
-      if (next !== undefined) this.#place(next)
+    const held: Waiting[] = []
+    let idle = this.#slots.filter((s) => s.generation === undefined).length
+    for (const request of this.#waiting) {
+      const plan = idle > 0 ? this.#findPrefix(request.promptIds) : 'later'
+      if (plan === 'later') held.push(request)
+      else {
+        this.#place(request, plan)
+        idle -= 1
+      }
     }
+    this.#waiting = held
+  }
+
+  /** Length of the common beginning with each slot's cache, or `later` when a prefill will soon have much more. */
+  #findPrefix(promptIds: Int32Array): readonly number[] | 'later' {
+    const limit = promptIds.length - 1
+    const known = this.#slots.map((s) => commonLength(s.tokens, promptIds, Math.min(s.length, limit)))
+    const shared = this.#slots.map((s, i) => Math.min(known[i] ?? 0, s.computed))
+    const longest = Math.max(...shared)
+    const soon = this.#slots.some((s, i) => s.generation !== undefined && (known[i] ?? 0) - longest >= WORTH_WAITING)
+    return soon ? 'later' : shared
   }
 
   /**
    * The slot with the longest common beginning is used in place when it is idle and nothing of it would be lost;
    * otherwise its cache is copied to the idle slot that was used longest ago.
    */
-  #place({ id, promptIds, sampling }: Waiting): void {
-    const shared = this.#slots.map((s) => commonLength(s.tokens, promptIds, Math.min(s.computed, promptIds.length - 1)))
+  #place({ id, promptIds, sampling }: Waiting, shared: readonly number[]): void {
     const longest = Math.max(...shared)
     const idle = this.#slots.filter((s) => s.generation === undefined)
     const inPlace = idle.find((s) => shared[s.index] === longest && longest > 0 && s.computed - longest <= 1)
