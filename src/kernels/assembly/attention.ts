@@ -177,10 +177,10 @@ function weigh4(p: usize, tile: usize, v: usize, ldv: usize, list: usize, start:
     let vp = v + <usize>(load<i32>(list + (<usize>t << 2)) >> 1) * (ldv << 3)
     const end = pp + 32
     while (pp < end) {
-      let b0 = v128.load(vp)
-      let b1 = v128.load(vp, 16)
+      const b0 = v128.load(vp)
+      const b1 = v128.load(vp, 16)
       vp += ldv
-      let x = v128.load_splat<f32>(pp, 0)
+      let x = v128.load_splat<f32>(pp)
       s00 = f32x4.add(s00, f32x4.mul(x, b0))
       s01 = f32x4.add(s01, f32x4.mul(x, b1))
       x = v128.load_splat<f32>(pp, 32)
@@ -192,22 +192,7 @@ function weigh4(p: usize, tile: usize, v: usize, ldv: usize, list: usize, start:
       x = v128.load_splat<f32>(pp, 96)
       s30 = f32x4.add(s30, f32x4.mul(x, b0))
       s31 = f32x4.add(s31, f32x4.mul(x, b1))
-      b0 = v128.load(vp)
-      b1 = v128.load(vp, 16)
-      vp += ldv
-      x = v128.load_splat<f32>(pp, 4)
-      s00 = f32x4.add(s00, f32x4.mul(x, b0))
-      s01 = f32x4.add(s01, f32x4.mul(x, b1))
-      x = v128.load_splat<f32>(pp, 36)
-      s10 = f32x4.add(s10, f32x4.mul(x, b0))
-      s11 = f32x4.add(s11, f32x4.mul(x, b1))
-      x = v128.load_splat<f32>(pp, 68)
-      s20 = f32x4.add(s20, f32x4.mul(x, b0))
-      s21 = f32x4.add(s21, f32x4.mul(x, b1))
-      x = v128.load_splat<f32>(pp, 100)
-      s30 = f32x4.add(s30, f32x4.mul(x, b0))
-      s31 = f32x4.add(s31, f32x4.mul(x, b1))
-      pp += 8
+      pp += 4
     }
     pp += tile - 32
   }
