@@ -9,6 +9,7 @@ import { RunCounters } from './counters.ts'
 import type { EvaluationPlan } from './evaluate.ts'
 import type { ExecutionReport } from './execution.ts'
 import { queuedRow } from './ledger.ts'
+import { markInterrupted } from './resume.ts'
 
 export interface EvaluationBooks {
   readonly executions: EvaluationPlan['executions']
@@ -27,6 +28,9 @@ export function openEvaluationBooks(
   const rows = new Map<ExecutionId, ExecutionRow>()
   const executions = request.tasks.flatMap((task) => {
     const id = groupId(`${request.label}-${task.name}`)
+    for (const row of store.executions(id)) {
+      if (row.state !== 'scored' && row.state !== 'excluded') markInterrupted(store, row)
+    }
     const members = Array.from({ length: request.perTask }, (_, member) => queuedRow(id, member, attempt))
     store.putGroup(
       {

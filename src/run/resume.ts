@@ -19,7 +19,7 @@ export function resumePoint(store: Store): ResumePoint {
 
 function resumedGroup(store: Store, group: GroupRow): ResumedGroup {
   const members = presentAttempts(store.executions(group.groupId)).map((row) => {
-    const present = row.state === 'running' || row.state === 'evaluating' ? nextAttempt(store, row) : row
+    const present = wasCutShort(row) ? nextAttempt(store, row) : row
     const { executionId, attempt, state } = present
     const phase = state === 'scored' || state === 'excluded' ? state : 'queued'
     return { executionId, attempt, phase } as const
@@ -27,9 +27,19 @@ function resumedGroup(store: Store, group: GroupRow): ResumedGroup {
   return { groupId: group.groupId, dispatchVersion: group.dispatchVersion, members }
 }
 
+/** By a kill, which leaves it as it was, or by an orderly end, which marks it. */
+function wasCutShort({ state, outcome }: ExecutionRow): boolean {
+  return state === 'running' || state === 'evaluating' || outcome === 'interrupted'
+}
+
 function nextAttempt(store: Store, row: ExecutionRow): ExecutionRow {
-  store.putExecution({ ...row, state: 'excluded', outcome: 'interrupted', errorCode: 'E_HARNESS_INTERRUPTED' })
+  markInterrupted(store, row)
   const next = queuedRow(row.groupId, row.member, row.attempt + 1)
   store.putExecution(next)
   return next
+}
+
+/** A record of what was begun and never ended; its member is run again. */
+export function markInterrupted(store: Store, row: ExecutionRow): void {
+  store.putExecution({ ...row, state: 'excluded', outcome: 'interrupted', errorCode: 'E_HARNESS_INTERRUPTED' })
 }

@@ -55,6 +55,7 @@ function expectConsumed(store: Store, group: GroupRow, attempts: readonly Execut
     expect(store.leaves(row.executionId)).toEqual([])
   }
   expect(['scored', 'excluded'], where).toContain(last.state)
+  expect(last.outcome, `${where}: what was interrupted runs again`).not.toBe('interrupted')
   if (last.state === 'excluded') return
   expect(last.reward, where).toBeGreaterThanOrEqual(0)
   const tree = ExecutionTree.fromRecords(last.executionId, store.calls(last.executionId))
