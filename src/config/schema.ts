@@ -141,7 +141,6 @@ const rollout = z
       1,
       'Groups excluded in a row, none ready in between, that end the run. [groups]',
     ).default(8),
-    concurrentStarts: count(1, 'Harness processes that may be starting at once. [executions]').default(2),
   })
   .describe('How executions are run.')
   .prefault({})
@@ -155,11 +154,15 @@ const training = z
       ['grpo', 'dr-grpo', 'rloo'],
       'Against the group: grpo divides by its standard deviation, dr-grpo does not, rloo compares with the mean of the others.',
     ).default('grpo'),
-    learningRate: real(0, 1, 'Step size of AdamW.').default(1e-3),
+    learningRate: real(0, 1, 'Step size of AdamW.').default(3e-3),
     warmupSteps: count(0, 'Steps over which the step size grows from 0. [steps]').default(0),
     beta1: real(0, 0.9999, 'Decay of the first moment.').default(0.9),
     beta2: real(0, 0.99999, 'Decay of the second moment.').default(0.98),
-    epsilon: real(1e-12, 1, 'Term that keeps the update finite.').default(1e-8),
+    epsilon: real(
+      1e-12,
+      1,
+      'Added to the root of the second moment: parameters with smaller gradients hardly move, which keeps noisy steps gentle.',
+    ).default(1e-3),
     weightDecay: real(0, 1, 'Decoupled weight decay.').default(0),
     gradientClip: real(0, 1e6, 'Largest norm of the gradient. 0 for no limit.').default(1),
     clipLow: real(0, 1, 'Lower clip of the ratio: 1 - clipLow.').default(0.2),
@@ -201,9 +204,6 @@ const evaluation = z
   .strictObject({
     executions: count(1, 'Executions of each held-out task. [executions]').default(1),
     temperature: real(0, 100, 'Of the sampling distribution while evaluating. 0 takes the likeliest token.').default(1),
-    everyBursts: count(0, 'Also evaluate after so many bursts. [bursts] 0 for only before and after the run.').default(
-      0,
-    ),
   })
   .describe('The held-out tasks, before and after training.')
   .prefault({})

@@ -2,6 +2,7 @@
  * @file The life of one execution: sandbox, harness, score. Every way it can end is an outcome of its own,
  * and a failure is never a reward 0 in disguise.
  */
+import { cp } from 'node:fs/promises'
 import { join } from 'node:path'
 import { errorText, GyreError } from '../core/errors.ts'
 import type { ExecutionId } from '../core/ids.ts'
@@ -27,6 +28,8 @@ export interface ExecutionSettings {
   /** Launch to score; an execution that passes it is dropped. [ms] */
   readonly overallTimeoutMs: number
   readonly evaluationRetries: number
+  /** Whose workspaces stay in the execution's folder after the score. */
+  readonly keepWorkspace: 'never' | 'failed' | 'always'
 }
 
 export interface ExecutionDeps {
@@ -78,10 +81,25 @@ export async function runExecution(
     return failed('infrastructure-failed', error, 'E_SANDBOX_CREATE', 'sandbox')
   }
   try {
-    return await runInSandbox(deps, { executionId, task, seed, sandbox, folder, onTerminated }, stop, overall, signal)
+    const attempt = { executionId, task, seed, sandbox, folder, onTerminated }
+    const report = await runInSandbox(deps, attempt, stop, overall, signal)
+    await keepWorkspace(deps.settings.keepWorkspace, attempt, report)
+    return report
   } finally {
     await sandbox.destroy().catch(() => undefined)
   }
+}
+
+/** A copy for people to look at; failing to make it fails nothing. */
+async function keepWorkspace(
+  which: ExecutionSettings['keepWorkspace'],
+  { sandbox, folder }: Attempt,
+  report: ExecutionReport,
+): Promise<void> {
+  const isFailed = report.error !== undefined || report.outcome !== 'finished'
+  if (which === 'never' || (which === 'failed' && !isFailed)) return
+  const copy = cp(sandbox.hostWorkspace, join(folder, 'workspace'), { recursive: true, verbatimSymlinks: true })
+  await copy.catch(() => undefined)
 }
 
 interface Attempt {

@@ -81,5 +81,6 @@ export function executionSettings(config: RunConfig, temperature: number): Execu
     harnessTimeoutMs: harness.timeoutMs,
     overallTimeoutMs: rollout.overallTimeoutMs,
     evaluationRetries: rollout.evaluationRetries,
+    keepWorkspace: sandbox.keep,
   }
 }

@@ -64,6 +64,8 @@ export function optimizerParams(
   }
 }
 
+/** Imitation has clean gradients: every parameter may move at full speed. */
+const IMITATION_EPSILON = 1e-8
 /** Share of the cold start over which the step size falls to a tenth. */
 const COOLDOWN = 0.3
 
@@ -74,7 +76,7 @@ export function warmstartOptimizer(config: RunConfig): (step: number) => Optimiz
   return (step) => {
     const left = (total - step) / (total * COOLDOWN)
     const scale = Math.max(0.1, Math.min(1, left))
-    return optimizerParams(config, learningRate * scale, step, warmupSteps)
+    return { ...optimizerParams(config, learningRate * scale, step, warmupSteps), epsilon: IMITATION_EPSILON }
   }
 }
 
