@@ -17,7 +17,6 @@ const LAYERS: Record<string, { imports: readonly string[]; packages?: readonly s
   host: { imports: ['core'] },
   gateway: {
     imports: ['core', 'wire', 'tokens', 'trajectory', 'ports'],
-    packages: ['hono', '@hono/node-server'],
   },
   cell: { imports: ['core', 'training', 'ports'], packages: ['undici', 'zod'] },
   run: { imports: ['core', 'scheduler', 'trajectory', 'training', 'ports', 'telemetry', 'tokens'] },

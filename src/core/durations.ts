@@ -27,8 +27,11 @@ export function parseDuration(text: string): number {
 export function formatDuration(ms: number): string {
   if (ms < 1000) return `${Math.round(ms)}ms`
   if (ms < 60_000) return `${(ms / 1000).toFixed(1)}s`
-  const pad = (n: number): string => String(n).padStart(2, '0')
   const seconds = Math.round(ms / 1000)
-  if (seconds < 3600) return `${Math.floor(seconds / 60)}m${pad(seconds % 60)}s`
-  return `${Math.floor(seconds / 3600)}h${pad(Math.floor((seconds % 3600) / 60))}m`
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}m${twoDigits(seconds % 60)}s`
+  return `${Math.floor(seconds / 3600)}h${twoDigits(Math.floor((seconds % 3600) / 60))}m`
+}
+
+function twoDigits(n: number): string {
+  return String(n).padStart(2, '0')
 }

@@ -1,7 +1,6 @@
 declare const brand: unique symbol
 type Branded<T, Name extends string> = T & { readonly [brand]: Name }
 
-export type RunId = Branded<string, 'RunId'>
 export type QueryId = Branded<string, 'QueryId'>
 export type GroupId = Branded<string, 'GroupId'>
 /** One attempt of one harness at one query. A restarted attempt gets a new id. */
@@ -11,7 +10,6 @@ export type CellId = Branded<string, 'CellId'>
 /** A rollout destination: a cell in rollout, or a standalone engine. */
 export type EngineId = Branded<string, 'EngineId'>
 
-export const runId = (text: string): RunId => text as RunId
 export const queryId = (text: string): QueryId => text as QueryId
 export const groupId = (text: string): GroupId => text as GroupId
 export const executionId = (text: string): ExecutionId => text as ExecutionId

@@ -5,9 +5,6 @@ import type { AssistantItem, FinishReason, Item, Usage } from '../core/items.ts'
 /** Index of a node within its execution's tree; 0 is the empty root. Dense, in commit order. */
 export type NodeId = number
 
-/** Who produced the tokens of a node. Only `policy` tokens can be trained. */
-export type Provenance = 'policy' | 'harness'
-
 export type LeafRole = 'main' | 'main-summary' | 'sub-agent' | 'sub-agent-summary' | 'side'
 
 /**
@@ -17,6 +14,7 @@ export type LeafRole = 'main' | 'main-summary' | 'sub-agent' | 'sub-agent-summar
  */
 export type CallStatus = 'committed' | 'aborted' | 'orphan'
 
+/** Tokens that the harness wrote, glue of the chat template included. They are never trained. */
 export interface HarnessNode {
   readonly id: NodeId
   readonly parent: NodeId
@@ -30,6 +28,7 @@ export interface HarnessNode {
   readonly tokenIds: Int32Array
 }
 
+/** Tokens that the policy sampled: the only ones that can be trained. */
 export interface PolicyNode {
   readonly id: NodeId
   readonly parent: NodeId
