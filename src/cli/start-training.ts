@@ -35,12 +35,21 @@ export const startTraining: StartTraining = async ({ config, resolvedYaml }, opt
   const cleanup = new Cleanup((text) => context.warn(text))
   cleanup.add('the run folder', files.release)
   cleanup.add('the display', () => display.end())
+  // A run that failed before its first checkpoint holds nothing, and shall not be in the way of the corrected one.
+  let isKept = options.resume === true
+  cleanup.add('the ledger', () => {
+    if (!isKept) files.discardLedger()
+  })
+  let assembly: Assembly | undefined
   let finished: Finished
   try {
-    const assembly = await assemble({ config, files, display, cleanup, home: context.home })
+    assembly = await assemble({ config, files, display, cleanup, home: context.home })
     finished = await train(assembly, cleanup)
+    isKept = true
   } catch (error) {
-    if (!hasCode(error, 'E_TRAINER_STOPPED')) throw error
+    const isStopped = hasCode(error, 'E_TRAINER_STOPPED')
+    isKept ||= isStopped || assembly?.store.latestCheckpoint() !== undefined
+    if (!isStopped) throw error
     context.warn(error.message)
     process.exitCode = 130
     return

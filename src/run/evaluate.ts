@@ -1,4 +1,5 @@
 /** @file Runs tasks through the harness on cells that are all in rollout, and averages the reward. */
+import type { GyreError } from '../core/errors.ts'
 import type { EngineId, ExecutionId } from '../core/ids.ts'
 import type { Task } from '../ports/task.ts'
 import { type ExecutionDeps, type ExecutionReport, runExecution } from './execution.ts'
@@ -19,6 +20,8 @@ export interface EvaluationResult {
   readonly excluded: number
   readonly modelCalls: number
   readonly harnessErrors: number
+  /** Why the first of the excluded ones has no score. */
+  readonly firstError: GyreError | undefined
 }
 
 /** Every execution is routed to the destination with the most free slots when its turn comes. */
@@ -53,5 +56,6 @@ export async function evaluate(
     excluded: reports.length - rewards.length,
     modelCalls: reports.reduce((sum, r) => sum + r.modelCalls, 0),
     harnessErrors: reports.reduce((sum, r) => sum + r.harnessErrors, 0),
+    firstError: reports.find((r) => r.error !== undefined)?.error,
   }
 }

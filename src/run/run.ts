@@ -91,15 +91,20 @@ async function evaluation(parts: RunParts, counters: RunCounters, label: 'before
   if (held !== undefined) return Number(held)
   parts.onPhase(`evaluation ${label} training`)
   const result = await parts.evaluate(label)
-  if (result.scored === 0) {
-    throw new GyreError(`none of the ${result.excluded} held-out executions could be scored: see executions/`, {
-      boundary: 'scorer',
-      code: 'E_SCORER_NOTHING_SCORED',
-    })
-  }
+  if (result.scored === 0) throw nothingScored(result)
   parts.store.setMeta(`held-out-${label}`, String(result.reward))
   counters.add({ evaluation_executions: result.scored + result.excluded })
   return result.reward
+}
+
+/** A harness that made no call at all is its own explanation. */
+function nothingScored({ modelCalls, excluded, firstError }: EvaluationResult): GyreError {
+  if (modelCalls === 0 && firstError !== undefined) return firstError
+  return new GyreError(`none of the ${excluded} held-out executions could be scored: see executions/`, {
+    boundary: 'scorer',
+    code: 'E_SCORER_NOTHING_SCORED',
+    cause: firstError,
+  })
 }
 
 function summarize(

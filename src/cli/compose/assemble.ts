@@ -24,6 +24,7 @@ import {
 import { calibrate } from './calibrate.ts'
 import { startCells } from './cells.ts'
 import type { Cleanup } from './cleanup.ts'
+import { modelShape, withModelOfFolder } from './model.ts'
 import { composePolicy, type Policy } from './policy.ts'
 import { RunProgress } from './progress.ts'
 import { loadCells, type RunCellsDeps } from './run-cells.ts'
@@ -49,18 +50,19 @@ export interface Assembly extends RunCellsDeps {
 }
 
 export async function assemble(request: AssemblyRequest): Promise<Assembly> {
-  const { config, files, display, cleanup, home } = request
-  const store = openSqliteStore(files.ledger, { durability: config.checkpoints.durability })
+  const { files, display, cleanup, home } = request
+  const store = openSqliteStore(files.ledger, { durability: request.config.checkpoints.durability })
   cleanup.add('the store', () => store.close())
   const log = openRunLog(files.folder, wallClock)
   cleanup.add('the log', () => log.close())
   let forwarding: Gateway | undefined
   const sampledTokens = (): number => forwarding?.stats().sampledTokens ?? 0
-  const progress = new RunProgress({ config, clock: wallClock, display, log, sampledTokens })
+  const progress = new RunProgress({ config: request.config, clock: wallClock, display, log, sampledTokens })
   progress.restore(store.steps())
   const stop = stopOnSignal(progress, cleanup)
 
-  const tasks = await composeTasks(config, files.tasks)
+  const tasks = await composeTasks(request.config, files.tasks)
+  const config = withModelOfFolder(request.config, files.policy)
   const { sandbox, because } = await composeSandbox(config)
   progress.note(because)
   await sandbox.sweep()
@@ -74,7 +76,8 @@ export async function assemble(request: AssemblyRequest): Promise<Assembly> {
   })
 
   progress.stage('starting cells')
-  const supervisor = await startCells({ config, vocabSize: policy.codec.vocabSize, logFolder: files.logs })
+  const shape = modelShape(config, files.policy, policy.codec.vocabSize)
+  const supervisor = await startCells({ config, shape, logFolder: files.logs })
   cleanup.add('the cells', () => supervisor.close())
   forwarding = await startGateway(config, policy, store, (error, execution) =>
     log.event('gateway-failure', { execution, error: String(error) }),

@@ -63,10 +63,6 @@ export async function composePolicy(
 
 function writeTokenizer(config: RunConfig, folder: string, conversations: readonly (readonly Item[])[]): void {
   const { policy } = config
-  if (policy.init === 'folder') {
-    for (const name of TOKENIZER_FILES) copyFileSync(join(policy.folder ?? '', name), join(folder, name))
-    return
-  }
   if (conversations.length === 0) {
     throw new GyreError(
       'a new policy without a cold start cannot call tools: set warmstart.enabled=true, or policy.init=folder and policy.folder=MODEL',

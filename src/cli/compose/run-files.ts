@@ -15,6 +15,8 @@ export interface RunFiles {
   readonly file: (name: string) => string
   readonly relative: (path: string) => string
   readonly checkpoint: (step: number) => string
+  /** Forgets a run that never got anywhere, so that its name is free. */
+  readonly discardLedger: () => void
   /** Gives the folder back. Idempotent. */
   readonly release: () => void
 }
@@ -73,6 +75,9 @@ export function openRunFolder(request: RunFolderRequest): RunFiles {
     file: at,
     relative: (path) => relative(folder, path),
     checkpoint: (step) => emptyFolder(at(join('checkpoints', `step_${step}`))),
+    discardLedger: () => {
+      for (const suffix of ['', '-wal', '-shm', '.lock']) rmSync(at(`${LEDGER}${suffix}`), { force: true })
+    },
     release: () => rmSync(at(LOCK), { force: true }),
   }
 }
