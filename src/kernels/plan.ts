@@ -162,9 +162,9 @@ function planTraining(a: Arena, s: ModelShape, c: Capacity, layout: ParameterLay
 }
 
 function planSampling(a: Arena, s: ModelShape, c: Capacity, layout: ParameterLayout, w: Widths) {
-  const context = Math.ceil(c.maxContext / TILE) * TILE
+  const pagesPerSlot = Math.ceil(c.maxContext / TILE)
+  const pages = pagesPerSlot * c.slots
   const m = c.stepRows
-  const headCache = context * s.headDim
   return {
     tokens: a.take(m),
     positions: a.take(m),
@@ -173,8 +173,10 @@ function planSampling(a: Arena, s: ModelShape, c: Capacity, layout: ParameterLay
     segmentRow: a.take(m),
     segmentRows: a.take(m),
     outputRows: a.take(m),
-    /** tile * 2 for every tile of the context. */
-    fullTiles: a.take(context / TILE),
+    /** [slots][pagesPerSlot] tile lists: page * 2 of each tile of a running sequence. */
+    pageTables: a.take(pagesPerSlot * c.slots),
+    pagesPerSlot,
+    pages,
     stream: a.take(m * w.d),
     normed: a.take(m * w.d),
     inverse: a.take(m),
@@ -184,10 +186,9 @@ function planSampling(a: Arena, s: ModelShape, c: Capacity, layout: ParameterLay
     activation: a.take(m * s.ffSize),
     logits: a.take(c.slots * layout.paddedVocab),
     drawScratch: a.take(layout.paddedVocab),
-    /** [slots][layers][kvHeads] of key tiles, then values. [bytes per piece] */
-    headBytes: headCache * 4,
-    slotBytes: headCache * 4 * s.kvHeads * s.layers * 2,
-    cache: a.take(headCache * s.kvHeads * s.layers * 2 * c.slots),
+    /** [layers][kvHeads] of key pages, then of value pages; a page is 8 positions of one head. */
+    headBytes: pages * TILE * s.headDim * 4,
+    cache: a.take(pages * TILE * s.headDim * s.kvHeads * s.layers * 2),
   }
 }
 

@@ -1,7 +1,8 @@
 /**
  * @file One step of the sampler: any mix of prompt chunks and single tokens of many sequences, each against its
- * own cache, down to the logits of the rows asked for. Runs on every thread.
+ * cache, down to the logits of the rows asked for. Runs on every thread.
  *
+ * Caches are made of pages of 8 positions, which sequences with a common beginning share.
  * Rows, segments and outputs are read from `plan.sample`. The bits of a row do not depend on its company.
  */
 import { type Machine, share } from './machine.ts'
@@ -81,11 +82,17 @@ function normShare(m: Machine, rows: number, norm: number): void {
   m.barrier()
 }
 
-/** Byte offset of one head's key tiles; its values follow after all key heads of the layer. */
-function cacheOf(m: Machine, slot: number, layer: number, head: number): readonly [tiles: number, values: number] {
+/** Byte offsets of one head's key pages and value pages. */
+function cacheOf(m: Machine, layer: number, head: number): readonly [tiles: number, values: number] {
   const { sample, shape } = m.plan
-  const at = sample.cache + slot * sample.slotBytes + (layer * 2 * shape.kvHeads + head) * sample.headBytes
+  const at = sample.cache + (layer * 2 * shape.kvHeads + head) * sample.headBytes
   return [at, at + shape.kvHeads * sample.headBytes]
+}
+
+/** Byte offset of the page table of the sequence that a row belongs to. */
+function pageTable(m: Machine, row: number): number {
+  const { sample } = m.plan
+  return sample.pageTables + (m.i32[sample.slots / 4 + row] ?? 0) * sample.pagesPerSlot * 4
 }
 
 function storeKeys(m: Machine, layer: number, rows: number): void {
@@ -98,29 +105,32 @@ function storeKeys(m: Machine, layer: number, rows: number): void {
   const positions = sample.positions + first * 4
   k.ropeRows(q, ld, end - first, positions, plan.ropeTable, shape.heads, shape.kvHeads, hd, 1 / Math.sqrt(hd), 1)
   for (let i = first; i < end; i++) {
-    const slot = i32[sample.slots / 4 + i] ?? 0
     const position = i32[sample.positions / 4 + i] ?? 0
+    const page = (i32[pageTable(m, i) / 4 + Math.floor(position / TILE)] ?? 0) >> 1
+    const place = page * TILE + (position % TILE)
     const key = sample.qkv + i * ld + plan.attentionWidth * 4
     for (let h = 0; h < shape.kvHeads; h++) {
       const at = key + h * hd * 4
-      k.storeKeyValue(at, at + plan.keyWidth * 4, position, hd, ...cacheOf(m, slot, layer, h))
+      k.storeKeyValue(at, at + plan.keyWidth * 4, place, hd, ...cacheOf(m, layer, h))
     }
   }
 }
 
+/** Head by head, so that pages which many sequences share stay in the second-level cache. */
 function attendSegments(m: Machine, layer: number, segments: number): void {
   const { plan, i32 } = m
   const { sample, shape } = plan
   const size = blockPositions(shape)
-  let turn = 0
+  const blocks: [first: number, rows: number][] = []
   for (let s = 0; s < segments; s++) {
     const first = i32[sample.segmentRow / 4 + s] ?? 0
     const rows = i32[sample.segmentRows / 4 + s] ?? 0
-    for (let at = 0; at < rows; at += size) {
-      for (let h = 0; h < shape.kvHeads; h++) {
-        if (turn++ % m.threads === m.thread) attendRows(m, layer, h, first + at, Math.min(size, rows - at))
-      }
-    }
+    for (let at = 0; at < rows; at += size) blocks.push([first + at, Math.min(size, rows - at)])
+  }
+  const [from, to] = share(m, blocks.length * shape.kvHeads)
+  for (let task = from; task < to; task++) {
+    const [first, rows] = blocks[task % blocks.length] ?? [0, 0]
+    attendRows(m, layer, Math.floor(task / blocks.length), first, rows)
   }
 }
 
@@ -131,13 +141,13 @@ function attendRows(m: Machine, layer: number, head: number, row: number, count:
   const group = shape.heads / shape.kvHeads
   const ld = plan.qkvWidth * 4
   const position = i32[sample.positions / 4 + row] ?? 0
-  const [tiles, values] = cacheOf(m, i32[sample.slots / 4 + row] ?? 0, layer, head)
+  const [tiles, values] = cacheOf(m, layer, head)
   const n = Math.ceil((position + count) / TILE)
   const tail = n - Math.floor((position + 1) / TILE)
   const at = head * group * hd * 4
   k.attend(
     ...([sample.qkv + row * ld + at, ld, count, group, hd] as const),
-    ...([tiles, values, hd * 4, sample.fullTiles, n, tail, 0, position] as const),
+    ...([tiles, values, hd * 4, pageTable(m, row), n, tail, 0, position] as const),
     plan.threadScratch[m.thread] ?? 0,
     ...([sample.attention + row * attentionWidth * 4 + at, attentionWidth * 4, 0, 0] as const),
   )
@@ -161,13 +171,19 @@ function outputLogits(m: Machine, outputs: number): void {
   m.barrier()
 }
 
-/** Copies the caches of positions [0, tokens) from one slot to another. Runs on one thread. */
-export function copyPrefix(m: Machine, from: number, to: number, tokens: number): void {
+/** Copies one page of every layer and head. Runs on one thread. */
+export function copyPage(m: Machine, from: number, to: number): void {
   const { sample, shape } = m.plan
-  const bytes = Math.ceil(tokens / TILE) * TILE * shape.headDim * 4
+  const size = TILE * shape.headDim
   for (let piece = 0; piece < 2 * shape.layers * shape.kvHeads; piece++) {
-    const at = piece * sample.headBytes
-    const source = (sample.cache + from * sample.slotBytes + at) / 4
-    m.f32.copyWithin((sample.cache + to * sample.slotBytes + at) / 4, source, source + bytes / 4)
+    const at = (sample.cache + piece * sample.headBytes) / 4
+    m.f32.copyWithin(at + to * size, at + from * size, at + (from + 1) * size)
   }
+}
+
+/** Zeroes every page: a value that is not a number would survive a weight of zero. Runs on one thread. */
+export function clearPages(m: Machine): void {
+  const { sample, shape } = m.plan
+  const at = sample.cache / 4
+  m.f32.fill(0, at, at + (sample.headBytes / 4) * 2 * shape.layers * shape.kvHeads)
 }

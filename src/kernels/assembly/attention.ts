@@ -3,8 +3,9 @@
  *
  * A block is `count` consecutive positions x `group` query heads that share one key head: R = count x group rows,
  * head-major. `list` names the tiles any of them may see, ascending, as tile * 2 + (1 when some row may not see
- * some key of it). Row i sees key j when j <= i and i < ends[j] (no `ends`: j <= i). Keys that are not visible
- * weigh exactly 0, so a block has the same bits wherever its invisible tiles are.
+ * some key of it). Row i sees key j when j <= i and i < ends[j]. Without `ends` the tiles are pages in any order that
+ * hold the keys of consecutive positions, and row i sees key j when j <= i. Keys that are not visible weigh exactly
+ * 0, so a block has the same bits wherever its invisible tiles are.
  */
 import { STORE, tile1, tile1x4, tile2x2, tile4 } from './gemm'
 import { exp4, maxLane, promoteHigh } from './math'
@@ -105,7 +106,7 @@ function maskTiles(
     const entry = load<i32>(list + (<usize>t << 2))
     let sp = s + (<usize>(t * count * group) << 5)
     if ((entry & 1) == 0 && t < n - tail) continue
-    const j = (entry >> 1) << 3
+    const j = (ends ? entry >> 1 : t) << 3
     const low = i32x4.add(i32x4.splat(j), lanes)
     const high = i32x4.add(low, i32x4.splat(4))
     const endLow = ends ? v128.load(ends + (<usize>j << 2)) : far
