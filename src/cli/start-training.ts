@@ -72,7 +72,7 @@ async function train(assembly: Assembly, cleanup: Cleanup): Promise<Finished> {
     loadCells: () => openForRollout(assembly),
     evaluate: (label) => evaluateHeldOut(assembly, label),
     schedule: (point) => resumedState(schedulerConfig(config), point),
-    controller: (initial) => {
+    controller: (initial, onEvent) => {
       const controller = new ElasticController({
         initial,
         supervisor: assembly.supervisor,
@@ -82,7 +82,10 @@ async function train(assembly: Assembly, cleanup: Cleanup): Promise<Finished> {
         clock: wallClock,
         deadlines: CONTROLLER_DEADLINES,
         checkpointFolder: join(files.folder, store.latestCheckpoint()?.folder ?? ''),
-        onEvent: (event) => progress.controller(event),
+        onEvent: (event) => {
+          onEvent(event)
+          progress.controller(event)
+        },
       })
       work.attach(controller)
       assembly.stop.addEventListener('abort', () => void controller.stop())

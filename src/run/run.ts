@@ -7,9 +7,10 @@ import type { Clock } from '../core/clock.ts'
 import { GyreError } from '../core/errors.ts'
 import type { Store } from '../ports/store.ts'
 import type { SchedulerState } from '../scheduler/types.ts'
-import type { Controller, RunSummary as TrainingSummary } from './controller-types.ts'
+import type { Controller, ControllerEvent, RunSummary as TrainingSummary } from './controller-types.ts'
 import type { EvaluationResult } from './evaluate.ts'
 import { RunCounters } from './counters.ts'
+import { RunTotals, type Traffic } from './totals.ts'
 import { resumePoint } from './resume.ts'
 import type { ResumePoint } from '../scheduler/state.ts'
 
@@ -25,9 +26,9 @@ export interface RunParts {
   readonly loadCells: () => Promise<void>
   readonly evaluate: (label: 'before' | 'after') => Promise<EvaluationResult>
   readonly schedule: (point: ResumePoint) => SchedulerState
-  readonly controller: (initial: SchedulerState) => Controller
+  readonly controller: (initial: SchedulerState, onEvent: (event: ControllerEvent) => void) => Controller
   /** Counts of the gateway. */
-  readonly traffic: () => { readonly requestsMoved: number; readonly tokensMismatched: number }
+  readonly traffic: () => Traffic
   /** Called with each phase as it begins. */
   readonly onPhase: (phase: string) => void
 }
@@ -48,6 +49,7 @@ export interface RunResult {
   readonly requestsMoved: number
   readonly harnessErrors: number
   readonly tokensMismatched: number
+  /** Deaths and hangs of cells that the run went on from. */
   readonly cellRestarts: number
   readonly seed: number
   readonly policy: string
@@ -56,32 +58,25 @@ export interface RunResult {
 
 export async function run(parts: RunParts): Promise<RunResult> {
   const { store, clock } = parts
-  const startedMs = clock.now()
   const counters = new RunCounters(store)
+  const totals = new RunTotals(store, clock, parts.traffic)
   if (store.latestCheckpoint() === undefined) {
     parts.onPhase('cold start')
     await parts.coldStart()
+    totals.save()
   }
   await parts.loadCells()
   const before = await evaluation(parts, counters, 'before')
+  totals.save()
   parts.onPhase('training')
-  const training = await parts.controller(parts.schedule(resumePoint(store))).run()
-  counters.add({
-    role_transfers: training.roleTransfers,
-    live_role_transfers: training.liveRoleTransfers,
-    cell_restarts: training.cellRestarts,
-  })
+  const schedule = parts.schedule(resumePoint(store))
+  const training = await parts.controller(schedule, (event) => totals.see(event)).run()
   let after = Number.NaN
   if (training.outcome === 'done') {
     await parts.loadCells()
     after = await evaluation(parts, counters, 'after')
   }
-  const traffic = parts.traffic()
-  counters.add({
-    requests_moved: traffic.requestsMoved,
-    tokens_mismatched: traffic.tokensMismatched,
-    elapsed_ms: clock.now() - startedMs,
-  })
+  totals.save()
   return summarize(parts, counters, training, { before, after })
 }
 

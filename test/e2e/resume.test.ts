@@ -2,7 +2,15 @@ import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, expect, test } from 'vitest'
 import type { ExecutionRow } from '../../src/ports/store.ts'
-import { familyOf, type GyreProcess, isRunning, killQuietly, Place, processes } from '../support/gyre-process.ts'
+import {
+  familyOf,
+  type GyreProcess,
+  isRunning,
+  killQuietly,
+  type Overrides,
+  Place,
+  processes,
+} from '../support/gyre-process.ts'
 import { expectSoundLedger } from '../support/sound-ledger.ts'
 
 const LIMIT_MS = 180_000
@@ -10,10 +18,11 @@ const BOOKS = { groupSize: 4, groupsPerStep: 2, steps: 4 }
 let place: Place
 afterEach(async () => place.close(), LIMIT_MS)
 
-function slowRun(): string {
+function slowRun(overrides: Overrides = {}): string {
   place = new Place()
   return place.runFile('resumed', {
     'harness.env': { STEADY_PAUSE_MS: '200', STEADY_TELL: place.file('started.jsonl') },
+    ...overrides,
   })
 }
 
@@ -28,7 +37,15 @@ const MOMENTS = [
     isTime: () => stage('evaluation')() && started().length >= 2,
     guards: true,
   },
-  { when: 'in the first burst', isTime: () => count('execution-finished') >= 3, guards: true },
+  {
+    when: 'in the first training step',
+    isTime: () => count('micro-step') >= 1 && count('checkpoint') === 0,
+    guards: true,
+    overrides: {
+      'policy.model': { hiddenSize: 96, layers: 3, heads: 4, kvHeads: 2, ffSize: 256, context: 1024 },
+      'training.microStepTokens': 1024,
+    },
+  },
   {
     when: 'after the first checkpoint, also the guards',
     isTime: () => count('checkpoint') >= 1 && running().length >= 2,
@@ -36,38 +53,43 @@ const MOMENTS = [
   },
 ]
 
-test.each(MOMENTS)('kill -9 of everything $when loses nothing', { timeout: LIMIT_MS }, async ({ isTime, guards }) => {
-  const file = slowRun()
-  const gyre = place.gyre('train', file, '--json')
-  await gyre.until('its time comes', () => isTime() || undefined)
-  const harnesses = started()
-  killEverything(gyre, guards)
-  await gyre.ended
-  // The guard of a killed run ends its harnesses; where it was killed too, the next start does.
-  if (guards) await goneSoon(harnesses)
-  const interrupted = running()
+test.each(MOMENTS)(
+  'kill -9 of everything $when loses nothing',
+  { timeout: LIMIT_MS },
+  async ({ isTime, guards, overrides }) => {
+    const file = slowRun(overrides)
+    const gyre = place.gyre('train', file, '--json')
+    await gyre.until('its time comes', () => isTime() || undefined)
+    const harnesses = started()
+    killEverything(gyre, guards)
+    await gyre.ended
+    // The guard of a killed run ends its harnesses; where it was killed too, the next start does.
+    if (guards) await goneSoon(harnesses)
+    const interrupted = running()
 
-  const end = await place.gyre('train', file, '--json', '--resume').ended
-  expect(end.code, end.err).toBe(0)
-  expect(place.summary('resumed')).toMatchObject({
-    outcome: 'done',
-    trainingSteps: 4,
-    harnessErrors: 0,
-    tokensMismatched: 0,
-  })
-  expect(harnesses.filter(isRunning)).toEqual([])
-  place.ledger('resumed', (store) => {
-    expectSoundLedger(store, BOOKS)
-    for (const row of interrupted) {
-      const again = store.execution(row.executionId)
-      expect(again, row.executionId).toMatchObject({ state: 'excluded', outcome: 'interrupted' })
-      const attempts = store.executions(row.groupId).filter((other) => other.member === row.member)
-      expect(attempts.at(-1), row.executionId).toMatchObject({ state: 'scored' })
-      expect(attempts.length, row.executionId).toBeGreaterThan(row.attempt + 1)
-    }
-  })
-  expect(await place.leftovers()).toEqual([])
-})
+    const end = await place.gyre('train', file, '--json', '--resume').ended
+    expect(end.code, end.err).toBe(0)
+    expect(place.summary('resumed')).toMatchObject({
+      outcome: 'done',
+      trainingSteps: 4,
+      harnessErrors: 0,
+      tokensMismatched: 0,
+    })
+    expect(harnesses.filter(isRunning)).toEqual([])
+    expectTotals()
+    place.ledger('resumed', (store) => {
+      expectSoundLedger(store, BOOKS)
+      for (const row of interrupted) {
+        const again = store.execution(row.executionId)
+        expect(again, row.executionId).toMatchObject({ state: 'excluded', outcome: 'interrupted' })
+        const attempts = store.executions(row.groupId).filter((other) => other.member === row.member)
+        expect(attempts.at(-1), row.executionId).toMatchObject({ state: 'scored' })
+        expect(attempts.length, row.executionId).toBeGreaterThan(row.attempt + 1)
+      }
+    })
+    expect(await place.leftovers()).toEqual([])
+  },
+)
 
 test('SIGINT ends a run in order, and --resume goes on', { timeout: LIMIT_MS }, async () => {
   const file = slowRun()
@@ -97,6 +119,19 @@ test('SIGINT in the cold start ends the run in order too', { timeout: LIMIT_MS }
   expect(stopped.err).toMatch(/--resume/)
   expect(await place.leftovers()).toEqual([])
 })
+
+/** The summary counts what happened in every attempt of the run, as its log has it. */
+function expectTotals(): void {
+  const transfers = place.events('resumed').filter((event) => event['kind'] === 'role-transfer')
+  const live = transfers.filter((event) => event['to'] === 'training' && Number(event['liveExecutions']) > 0)
+  const summary = place.summary('resumed')
+  expect(summary).toMatchObject({ roleTransfers: transfers.length, liveRoleTransfers: live.length })
+  place.ledger('resumed', (store) => {
+    const scored = store.executions().filter((row) => row.state === 'scored')
+    const calls = scored.reduce((sum, row) => sum + store.calls(row.executionId).length, 0)
+    expect(summary['modelCalls']).toBeGreaterThanOrEqual(calls)
+  })
+}
 
 /** Process ids of the harnesses that were started. */
 function started(): readonly number[] {
