@@ -41,6 +41,8 @@ export interface RunResult {
   readonly heldOutRewardAfter: number
   /** Wall clock over all attempts of the run. [minutes] */
   readonly minutes: number
+  /** Of it in the elastic loop: dispatch to last publication. [minutes] */
+  readonly trainingMinutes: number
   readonly trainingSteps: number
   readonly executions: number
   readonly modelCalls: number
@@ -71,6 +73,7 @@ export async function run(parts: RunParts): Promise<RunResult> {
   parts.onPhase('training')
   const schedule = parts.schedule(resumePoint(store))
   const training = await parts.controller(schedule, (event) => totals.see(event)).run()
+  counters.add({ training_ms: training.durationMs })
   let after = Number.NaN
   if (training.outcome === 'done') {
     await parts.loadCells()
@@ -115,6 +118,7 @@ function summarize(
     heldOutRewardBefore: reward.before,
     heldOutRewardAfter: reward.after,
     minutes: counters.value('elapsed_ms') / 60_000,
+    trainingMinutes: counters.value('training_ms') / 60_000,
     trainingSteps: parts.store.latestCheckpoint()?.step ?? 0,
     executions: rows.length,
     modelCalls: counters.value('model_calls'),
