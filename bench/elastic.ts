@@ -51,10 +51,17 @@ function train(name: string, overrides: readonly string[]): RunResult {
   return JSON.parse(readFileSync(join(runs, name, 'summary.json'), 'utf8')) as RunResult
 }
 
+function mean(numbers: readonly number[]): number {
+  return numbers.reduce((a, b) => a + b, 0) / numbers.length
+}
+
+function percent(share: number | undefined): string {
+  return `${((share ?? 0) * 100).toFixed(0)} %`
+}
+
 function figures(name: string, result: RunResult): PolicyFigures {
   const steps = readStepMetrics(join(runs, name))
   const of = (key: string): number[] => steps.map((step) => step[key] ?? Number.NaN)
-  const mean = (numbers: readonly number[]): number => numbers.reduce((a, b) => a + b, 0) / numbers.length
   return {
     trainingSeconds: result.trainingMinutes * 60,
     rewardPerStep: of('reward'),
@@ -87,7 +94,6 @@ try {
     asyncOverElastic: seconds('async') / seconds('elastic'),
     policies,
   }
-  const percent = (share: number | undefined): string => `${((share ?? 0) * 100).toFixed(0)} %`
   process.stdout.write(`\ncolocate / elastic ${report.colocateOverElastic.toFixed(2)}\n`)
   process.stdout.write(`async / elastic    ${report.asyncOverElastic.toFixed(2)}  (one cell trains, one rolls out)\n`)
   for (const [policy, f] of Object.entries(policies)) {

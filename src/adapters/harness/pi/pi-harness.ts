@@ -143,6 +143,19 @@ function writeProvider(home: string, endpoint: HarnessEndpoint): void {
   }
   mkdirSync(folder, { recursive: true })
   writeFileSync(join(folder, 'models.json'), JSON.stringify({ providers: { [PROVIDER]: provider } }))
+  writeFileSync(join(folder, 'settings.json'), JSON.stringify({ compaction: compactionFor(endpoint.contextWindow) }))
+}
+
+/**
+ * pi compacts when less than its reserve is left, and its own reserve is larger than a small model's whole window:
+ * it would compact after every run. The reserve shrinks with the window.
+ */
+function compactionFor(contextWindow: number): Readonly<Record<string, boolean | number>> {
+  return {
+    enabled: true,
+    reserveTokens: Math.min(16_384, Math.floor(contextWindow / 8)),
+    keepRecentTokens: Math.min(20_000, Math.floor(contextWindow / 4)),
+  }
 }
 
 /** In text mode pi exits with 1 when its last model call failed, and says why on stderr. */
