@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, expect, test } from 'vitest'
-import type { ExecutionRow } from '../../src/ports/store.ts'
+import type { ExecutionRow, Store } from '../../src/ports/store.ts'
 import {
   familyOf,
   type GyreProcess,
@@ -79,13 +79,7 @@ test.each(MOMENTS)(
     expectTotals()
     place.ledger('resumed', (store) => {
       expectSoundLedger(store, BOOKS)
-      for (const row of interrupted) {
-        const again = store.execution(row.executionId)
-        expect(again, row.executionId).toMatchObject({ state: 'excluded', outcome: 'interrupted' })
-        const attempts = store.executions(row.groupId).filter((other) => other.member === row.member)
-        expect(attempts.at(-1), row.executionId).toMatchObject({ state: 'scored' })
-        expect(attempts.length, row.executionId).toBeGreaterThan(row.attempt + 1)
-      }
+      for (const row of interrupted) expectRunAgain(store, row)
     })
     expect(await place.leftovers()).toEqual([])
   },
@@ -101,10 +95,18 @@ test('SIGINT ends a run in order, and --resume goes on', { timeout: LIMIT_MS }, 
   expect(stopped.err).toMatch(/--resume/)
   expect(await place.leftovers()).toEqual([])
   expect(running(), 'executions that the ledger takes for running').toEqual([])
+  const interrupted = place.ledger('resumed', (store) =>
+    store.executions().filter((row) => row.outcome === 'interrupted'),
+  )
+  expect(interrupted.length).toBeGreaterThan(0)
 
   const end = await place.gyre('train', file, '--json', '--resume').ended
   expect(end.code, end.err).toBe(0)
-  place.ledger('resumed', (store) => expectSoundLedger(store, BOOKS))
+  place.ledger('resumed', (store) => {
+    expectSoundLedger(store, BOOKS)
+    for (const row of interrupted) expectRunAgain(store, row)
+  })
+  expectTotals()
   expect(place.summary('resumed')).toMatchObject({ outcome: 'done', harnessErrors: 0, tokensMismatched: 0 })
   expect(await place.leftovers()).toEqual([])
 })
@@ -119,6 +121,15 @@ test('SIGINT in the cold start ends the run in order too', { timeout: LIMIT_MS }
   expect(stopped.err).toMatch(/--resume/)
   expect(await place.leftovers()).toEqual([])
 })
+
+/** Its record says that it was cut short, and a later attempt of the same member has a score. */
+function expectRunAgain(store: Store, row: ExecutionRow): void {
+  const id = row.executionId
+  expect(store.execution(id), id).toMatchObject({ state: 'excluded', outcome: 'interrupted' })
+  const attempts = store.executions(row.groupId).filter((other) => other.member === row.member)
+  expect(attempts.at(-1), id).toMatchObject({ state: 'scored' })
+  expect(attempts.at(-1)?.attempt, id).toBeGreaterThan(row.attempt)
+}
 
 /** The summary counts what happened in every attempt of the run, as its log has it. */
 function expectTotals(): void {
