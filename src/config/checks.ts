@@ -18,7 +18,6 @@ function capacityFindings({ elastic, training, rollout }: RunFile): readonly Fin
   const found: Finding[] = []
   const { policy, cells, slotsPerCell, trainingCells } = elastic
   const carryOver = policy === 'colocate' ? 0 : elastic.carryOver
-  const perStep = training.groupsPerStep * rollout.groupSize
   const carried = Math.ceil(carryOver * training.groupsPerStep) * rollout.groupSize
   const stays = (cells - 1) * slotsPerCell
   if (policy === 'elastic' && carried > stays) {
@@ -46,16 +45,6 @@ function capacityFindings({ elastic, training, rollout }: RunFile): readonly Fin
       code: 'E_CONFIG_CONFLICT',
       path: ['elastic', 'carryOver'],
       message: `colocate waits for every execution: carryOver ${elastic.carryOver} is taken as 0`,
-    })
-  }
-  const out = Math.round((carryOver + training.stepsPerBurst) * training.groupsPerStep) * rollout.groupSize
-  const capacity = (policy === 'async' ? cells - trainingCells : cells) * slotsPerCell
-  if (out > capacity && capacity > 0) {
-    found.push({
-      severity: 'warning',
-      code: 'E_CONFIG_CAPACITY',
-      path: ['elastic', 'slotsPerCell'],
-      message: `${out} executions are out at the start of a burst and ${capacity} slots serve them: ${out - capacity} wait (${perStep} are one step)`,
     })
   }
   return found

@@ -48,7 +48,11 @@ export function dryRunReport(config: RunConfig): string {
       `${n.dispatchDepth} groups`,
       `(${elastic.carryOver} + ${training.stepsPerBurst}) x ${training.groupsPerStep}`,
     ],
-    ['executions out at once', `${n.executionsOut}`, `x ${rollout.groupSize} per group`],
+    [
+      'executions out at once',
+      `${n.executionsOut}`,
+      `x ${rollout.groupSize} per group; ${Math.max(0, n.executionsOut - n.rolloutCapacity)} of them queue for a slot`,
+    ],
     [
       'rollout capacity',
       `${n.rolloutCapacity} executions`,
