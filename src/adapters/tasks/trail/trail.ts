@@ -35,7 +35,7 @@ export interface TrailOptions {
 }
 
 /** Share of the reward that a right but incomplete list of codes can earn; the rest needs the exact list. */
-export const PARTIAL_SHARE = 0.4
+export const PARTIAL_SHARE = 0.2
 
 export function trailTasks(options: TrailOptions): readonly TrailTask[] {
   return Array.from({ length: options.count }, (_, index) => {
