@@ -1,5 +1,6 @@
 /** @file `gyre eval`: the reward of a run's newest checkpoint on the held-out tasks. */
 import { loadConfig } from '../config/load.ts'
+import { nothingScored } from '../run/run.ts'
 import { assemble, evaluateHeldOut, openForRollout } from './compose/assemble.ts'
 import { Cleanup } from './compose/cleanup.ts'
 import { openDisplay } from './compose/display.ts'
@@ -12,8 +13,8 @@ export async function evaluateRun(
   options: { readonly json?: true },
   context: CliContext,
 ): Promise<void> {
-  const { config, resolvedYaml } = loadConfig(file, overrides, context)
-  const files = openRunFolder({ folder: config.runFolder, resolvedYaml, resume: true, fresh: false })
+  const { config } = loadConfig(file, overrides, context)
+  const files = openRunFolder({ folder: config.runFolder, resolvedYaml: undefined, resume: true, fresh: false })
   const display = openDisplay(options.json === true, context)
   const cleanup = new Cleanup((text) => context.warn(text))
   cleanup.add('the run folder', files.release)
@@ -22,7 +23,9 @@ export async function evaluateRun(
     const assembly = await assemble({ config, files, display, cleanup, home: context.home })
     await openForRollout(assembly)
     const step = assembly.store.latestCheckpoint()?.step ?? 0
-    const { reward, scored, excluded, modelCalls } = await evaluateHeldOut(assembly, `eval-step-${step}`)
+    const result = await evaluateHeldOut(assembly, `eval-step-${step}`)
+    if (result.scored === 0) throw nothingScored(result)
+    const { reward, scored, excluded, modelCalls } = result
     if (options.json === true) {
       context.print(
         JSON.stringify({ kind: 'evaluation', run: config.name, step, reward, scored, excluded, modelCalls }),

@@ -15,7 +15,7 @@ import { openDisplay } from './compose/display.ts'
 import { coldStart } from './compose/run-cells.ts'
 import { openRunFolder, type RunFiles } from './compose/run-files.ts'
 import { CONTROLLER_DEADLINES, schedulerConfig, trainingSettings } from './compose/schedule.ts'
-import { summaryLines, writeSummary } from './compose/summary.ts'
+import { readSummary, summaryLines, writeSummary } from './compose/summary.ts'
 import type { CliContext } from './context.ts'
 import type { StartTraining, TrainOptions } from './train.ts'
 
@@ -31,6 +31,13 @@ export const startTraining: StartTraining = async ({ config, resolvedYaml }, opt
     resume: options.resume === true,
     fresh: options.fresh === true,
   })
+  const earlier = options.resume === true ? readSummary(files) : undefined
+  if (earlier?.outcome === 'done' && earlier.trainingSteps >= config.training.steps) {
+    files.release()
+    const done = `${config.name} has done its ${earlier.trainingSteps} steps: raise training.steps to train on`
+    report({ result: earlier, lines: [done] }, options, context)
+    return
+  }
   const display = openDisplay(options.json === true, context)
   const cleanup = new Cleanup((text) => context.warn(text))
   cleanup.add('the run folder', files.release)

@@ -85,18 +85,20 @@ export async function run(parts: RunParts): Promise<RunResult> {
 
 /** The reward on held-out tasks, measured once per run and remembered. */
 async function evaluation(parts: RunParts, counters: RunCounters, label: 'before' | 'after'): Promise<number> {
-  const held = parts.store.getMeta(`held-out-${label}`)
+  // A run that is trained on after its end is measured again at its new end.
+  const key = label === 'before' ? 'held-out-before' : `held-out-after-${parts.store.latestCheckpoint()?.step ?? 0}`
+  const held = parts.store.getMeta(key)
   if (held !== undefined) return Number(held)
   parts.onPhase(`evaluation ${label} training`)
   const result = await parts.evaluate(label)
   if (result.scored === 0) throw nothingScored(result)
-  parts.store.setMeta(`held-out-${label}`, String(result.reward))
+  parts.store.setMeta(key, String(result.reward))
   counters.add({ evaluation_executions: result.scored + result.excluded })
   return result.reward
 }
 
 /** A harness that made no call at all is its own explanation. */
-function nothingScored({ modelCalls, excluded, firstError }: EvaluationResult): GyreError {
+export function nothingScored({ modelCalls, excluded, firstError }: EvaluationResult): GyreError {
   if (modelCalls === 0 && firstError !== undefined) return firstError
   return new GyreError(`none of the ${excluded} held-out executions could be scored: see executions/`, {
     boundary: 'scorer',

@@ -23,7 +23,8 @@ export interface RunFiles {
 
 export interface RunFolderRequest {
   readonly folder: string
-  readonly resolvedYaml: string
+  /** Written into the folder; undefined leaves the config of the run as it is. */
+  readonly resolvedYaml: string | undefined
   /** Go on with what is there. */
   readonly resume: boolean
   /** Move an earlier run of this name aside. */
@@ -57,7 +58,7 @@ export function openRunFolder(request: RunFolderRequest): RunFiles {
     for (const name of ['', 'logs', 'executions', 'checkpoints', 'policy']) mkdirSync(at(name), { recursive: true })
     accessSync(folder, constants.W_OK)
     writeFileSync(at(LOCK), String(process.pid))
-    writeFileSync(at(RESOLVED_CONFIG), request.resolvedYaml)
+    if (request.resolvedYaml !== undefined) writeFileSync(at(RESOLVED_CONFIG), request.resolvedYaml)
   } catch (error) {
     throw configError(
       'E_CONFIG_RUN_FOLDER',

@@ -1,5 +1,5 @@
 /** @file What a run leaves to be read: summary.json, the training curve, and the closing lines. */
-import { renameSync, writeFileSync } from 'node:fs'
+import { existsSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import type { StepRow } from '../../ports/store.ts'
 import type { RunResult } from '../../run/run.ts'
 import { curveSvg, trailingMean } from '../../telemetry/curve.ts'
@@ -12,6 +12,12 @@ const SMOOTH = 5
 /** NaN has no JSON: what was not measured is null. */
 function jsonOf(result: RunResult): string {
   return `${JSON.stringify(result, (_key, value: unknown) => (typeof value === 'number' && !Number.isFinite(value) ? null : value), 2)}\n`
+}
+
+/** What the run in this folder ended with, or undefined while it has not ended. */
+export function readSummary(files: RunFiles): RunResult | undefined {
+  const path = files.file('summary.json')
+  return existsSync(path) ? (JSON.parse(readFileSync(path, 'utf8')) as RunResult) : undefined
 }
 
 export function writeSummary(files: RunFiles, result: RunResult, steps: readonly StepRow[]): void {
