@@ -116,7 +116,8 @@ export function endBurst(tick: Tick): boolean {
   const isSettled = state.cells.every(
     (cell) => !cell.publishing && cell.phase !== 'returning' && cell.phase !== 'draining' && cell.phase !== 'entering',
   )
-  if (!isSettled || state.transfer !== undefined) return false
+  // Groups still being created belong to the burst that asked for them.
+  if (!isSettled || state.transfer !== undefined || state.creating > 0) return false
   const core = state.cells[0]
   if (core?.phase === 'training' && !coreStays(state)) {
     sendVersion(tick, 0, true)

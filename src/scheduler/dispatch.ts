@@ -32,6 +32,7 @@ function create(tick: Tick, count: number): void {
   if (count === 0) return
   const { state } = tick
   state.creating = count
+  state.creatingVersion = state.policyVersion
   tick.commands.push({
     kind: 'create-groups',
     count,
@@ -51,7 +52,7 @@ export function groupsCreated(tick: Tick, groups: readonly CreatedGroup[]): void
   state.creating = 0
   state.dispatches++
   state.dispatched += groups.length * state.config.groupSize
-  state.groups.push(...groups.map((group) => newGroup(group, state.policyVersion)))
+  state.groups.push(...groups.map((group) => newGroup(group, state.creatingVersion)))
 }
 
 function newGroup(group: CreatedGroup, dispatchVersion: number): Draft<GroupSlot> {

@@ -67,6 +67,28 @@ describe('any history of any cluster keeps every invariant and ends', () => {
   }
 })
 
+test('a burst that fills up early waits for the groups it still asked for', () => {
+  const config: SchedulerConfig = {
+    policy: 'async',
+    cells: 4,
+    cellSlots: 5,
+    standaloneSlots: [3],
+    groupSize: 4,
+    groupsPerStep: 3,
+    stepsPerBurst: 1,
+    carryOver: 2.5,
+    totalSteps: 7,
+    trainingCells: 3,
+    demandAware: false,
+    placement: 'latest',
+    executionAttempts: 1,
+    cellRestarts: 1000,
+    excludedGroupsLimit: 1000,
+  }
+  const options = { seed: 1672721108, deaths: 0, exclusions: 0, executionFailures: 0, throughJson: false }
+  expect(play(config, options).state.phase).toBe('done')
+})
+
 /** The first violation that random histories under a broken rule meet. */
 function firstViolation(config: SchedulerConfig, deaths: number, next: Advance): string {
   const result = fc.check(

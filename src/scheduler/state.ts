@@ -56,6 +56,7 @@ export function resumedState(config: SchedulerConfig, point: ResumePoint): Sched
     terminated,
     dispatches: 0,
     creating: 0,
+    creatingVersion: point.step,
     excludedInARow: 0,
     excludedGroups: 0,
     groups: groups.filter((g) => !isExcluded(config, g)),

@@ -179,6 +179,8 @@ export interface SchedulerState {
   readonly dispatches: number
   /** Groups asked for and not yet created. */
   readonly creating: number
+  /** Policy version they were asked for at. */
+  readonly creatingVersion: number
   readonly excludedInARow: number
   readonly excludedGroups: number
   /** Groups not yet durable in a checkpoint, in dispatch order. */
