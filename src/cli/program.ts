@@ -6,6 +6,7 @@ import { registerDoctor } from './doctor.ts'
 import { registerSchema } from './schema.ts'
 import { registerStatus } from './status.ts'
 import { registerTrain } from './train.ts'
+import { type TasksOptions, writeTasks } from './tasks.ts'
 import { registerTree } from './tree.ts'
 
 const EXAMPLES = `
@@ -55,6 +56,17 @@ Examples:
       const { evaluateRun } = await import('./eval.ts')
       await evaluateRun(file, overrides, options, context)
     })
+  program
+    .command('tasks')
+    .description('Write generated tasks as Harbor folders: to look at, to change, to train on.')
+    .argument('<folder>', 'gets the folders train and held-out')
+    .option('--train <n>', 'tasks to train on', '64')
+    .option('--held-out <n>', 'tasks to evaluate on', '24')
+    .option('--min-stops <n>', 'files on the shortest trail', '2')
+    .option('--max-stops <n>', 'files on the longest trail', '4')
+    .option('--seed <n>', 'another seed, other tasks', '1')
+    .option('--json', 'print JSON')
+    .action((folder: string, options: TasksOptions) => writeTasks(folder, options, context))
   registerStatus(program, context)
   registerTree(program, context)
   registerDoctor(program, context)

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process'
-import { cpSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, expect, test } from 'vitest'
@@ -58,4 +58,18 @@ test('a demonstration shows what the shell would have printed', () => {
   expect(results.slice(0, -1)).toEqual(
     task.stops.map((s) => `code ${s.code}\n${s.next === undefined ? 'end' : `next ${s.next}`}\n`),
   )
+})
+
+test('the committed sample is what the generator writes', () => {
+  const sample = join(import.meta.dirname, '../../../../tasks/trail')
+  const options = { seed: 1, minStops: 2, maxStops: 4 }
+  writeTrailTasks(trailTasks({ ...options, split: 'train', count: 4 }), join(root, 'sample/train'))
+  writeTrailTasks(trailTasks({ ...options, split: 'held-out', count: 2 }), join(root, 'sample/held-out'))
+  const filesOf = (folder: string): [string, string][] =>
+    readdirSync(folder, { recursive: true, withFileTypes: true })
+      .filter((entry) => entry.isFile())
+      .map((entry) => join(entry.parentPath, entry.name))
+      .toSorted()
+      .map((file) => [file.slice(folder.length), readFileSync(file, 'utf8')])
+  expect(filesOf(sample)).toEqual(filesOf(join(root, 'sample')))
 })

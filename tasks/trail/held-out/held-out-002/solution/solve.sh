@@ -1,0 +1,3 @@
+#!/bin/sh
+echo ocean >> answer.txt
+echo lemon >> answer.txt

@@ -1,0 +1,3 @@
+#!/bin/sh
+echo zebra >> answer.txt
+echo amber >> answer.txt

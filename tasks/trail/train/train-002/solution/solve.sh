@@ -1,0 +1,5 @@
+#!/bin/sh
+echo zebra >> answer.txt
+echo hazel >> answer.txt
+echo lemon >> answer.txt
+echo ultra >> answer.txt

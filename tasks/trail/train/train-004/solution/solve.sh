@@ -1,0 +1,3 @@
+#!/bin/sh
+echo noble >> answer.txt
+echo tulip >> answer.txt
