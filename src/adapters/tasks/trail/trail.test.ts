@@ -60,16 +60,18 @@ test('a demonstration shows what the shell would have printed', () => {
   )
 })
 
+/** Every file below a folder, by its path in it. */
+function filesOf(folder: string): [string, string][] {
+  return readdirSync(folder, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map((entry) => join(entry.parentPath, entry.name))
+    .toSorted()
+    .map((file) => [file.slice(folder.length), readFileSync(file, 'utf8')])
+}
+
 test('the committed sample is what the generator writes', () => {
-  const sample = join(import.meta.dirname, '../../../../tasks/trail')
-  const options = { seed: 1, minStops: 2, maxStops: 4 }
-  writeTrailTasks(trailTasks({ ...options, split: 'train', count: 4 }), join(root, 'sample/train'))
-  writeTrailTasks(trailTasks({ ...options, split: 'held-out', count: 2 }), join(root, 'sample/held-out'))
-  const filesOf = (folder: string): [string, string][] =>
-    readdirSync(folder, { recursive: true, withFileTypes: true })
-      .filter((entry) => entry.isFile())
-      .map((entry) => join(entry.parentPath, entry.name))
-      .toSorted()
-      .map((file) => [file.slice(folder.length), readFileSync(file, 'utf8')])
-  expect(filesOf(sample)).toEqual(filesOf(join(root, 'sample')))
+  const sample = { seed: 1, minStops: 2, maxStops: 4 }
+  writeTrailTasks(trailTasks({ ...sample, split: 'train', count: 4 }), join(root, 'sample/train'))
+  writeTrailTasks(trailTasks({ ...sample, split: 'held-out', count: 2 }), join(root, 'sample/held-out'))
+  expect(filesOf(join(import.meta.dirname, '../../../../tasks/trail'))).toEqual(filesOf(join(root, 'sample')))
 })
