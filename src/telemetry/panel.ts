@@ -104,7 +104,9 @@ export function stepLine(view: RunView): string {
 export function lifeLine(view: RunView): string {
   const roles = view.cells.map((cell, i) => `${i} ${cell.phase}`).join(', ')
   const { live, finished } = view.executions
-  return `${view.stage}  cells: ${roles}  ${live} live, ${finished} finished executions  ${formatDuration(view.elapsedMs)}`
+  // Before the elastic loop begins there is nothing to say of cells and executions.
+  const cells = roles === '' ? '' : `  cells: ${roles}  ${live} live, ${finished} finished executions`
+  return `${view.stage}${cells}  ${formatDuration(view.elapsedMs)}`
 }
 
 function stepText(view: RunView): string {

@@ -44,7 +44,7 @@ export function writeSummary(files: RunFiles, result: RunResult, steps: readonly
             [0, result.heldOutRewardBefore],
             [last, result.heldOutRewardAfter],
           ],
-          shape: 'dashed',
+          shape: 'dots',
         },
       ],
     }),
