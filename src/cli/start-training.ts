@@ -15,6 +15,7 @@ import { openDisplay } from './compose/display.ts'
 import { coldStart } from './compose/run-cells.ts'
 import { openRunFolder, type RunFiles } from './compose/run-files.ts'
 import { CONTROLLER_DEADLINES, schedulerConfig, trainingSettings } from './compose/schedule.ts'
+import { Timeline } from './compose/timeline.ts'
 import { readSummary, summaryLines, writeSummary } from './compose/summary.ts'
 import type { CliContext } from './context.ts'
 import type { StartTraining, TrainOptions } from './train.ts'
@@ -80,6 +81,8 @@ async function train(assembly: Assembly, cleanup: Cleanup): Promise<Finished> {
     evaluate: (label) => evaluateHeldOut(assembly, label),
     schedule: (point) => resumedState(schedulerConfig(config), point),
     controller: (initial, onEvent) => {
+      const timeline = new Timeline(files.file('trace.json'))
+      cleanup.add('the timeline', () => timeline.close(wallClock.now()))
       const controller = new ElasticController({
         initial,
         supervisor: assembly.supervisor,
@@ -92,6 +95,7 @@ async function train(assembly: Assembly, cleanup: Cleanup): Promise<Finished> {
         onEvent: (event) => {
           onEvent(event)
           progress.controller(event)
+          timeline.see(event)
         },
       })
       work.attach(controller)
