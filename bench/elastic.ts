@@ -45,7 +45,9 @@ interface PolicyFigures {
 
 function train(name: string, overrides: readonly string[]): RunResult {
   const file = join(root, 'bench/elastic.yaml')
-  const common = [`name=${name}`, `paths.runs=${runs}`, `seed=${values.seed}`, `training.steps=${values.steps}`]
+  // A harness starts in its own workspace, so its program is named by its whole path.
+  const argv = `harness.argv=[node, ${join(root, 'examples/harness/mini.mjs')}]`
+  const common = [argv, `name=${name}`, `paths.runs=${runs}`, `seed=${values.seed}`, `training.steps=${values.steps}`]
   const main = join(root, 'dist/cli/main.js')
   execFileSync(process.execPath, [main, 'train', file, ...common, ...overrides], { cwd: root, stdio: 'inherit' })
   return JSON.parse(readFileSync(join(runs, name, 'summary.json'), 'utf8')) as RunResult
