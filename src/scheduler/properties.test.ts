@@ -10,6 +10,8 @@ import type { SchedulerConfig } from './types.ts'
 import { waterLevelAllows } from './waterlevel.ts'
 
 const HISTORIES = Number(process.env['GYRE_TEST_HISTORIES'] ?? 700)
+/** The same histories on every machine; another seed, and more of them, to look for what these do not show. */
+const SEED = Number(process.env['GYRE_TEST_SEED'] ?? 20_261_201)
 
 const shape = fc.record({
   cells: fc.integer({ min: 1, max: 4 }),
@@ -61,7 +63,7 @@ describe('any history of any cluster keeps every invariant and ends', () => {
         fc.property(shape, faults, (s, options) => {
           expect(play(configOf(policy, s), options).state.phase).toBe('done')
         }),
-        { numRuns: HISTORIES },
+        { numRuns: HISTORIES, seed: SEED },
       )
     }, 120_000)
   }
@@ -95,7 +97,7 @@ function firstViolation(config: SchedulerConfig, deaths: number, next: Advance):
     fc.property(fc.nat(), (seed) => {
       play(config, { seed, deaths, exclusions: 0, executionFailures: deaths * 3, throughJson: false }, next)
     }),
-    { numRuns: 500, endOnFailure: true },
+    { numRuns: 500, endOnFailure: true, seed: SEED },
   )
   return String(result.errorInstance)
 }
