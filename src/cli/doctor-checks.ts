@@ -4,7 +4,8 @@ import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, statfsSync, w
 import { availableParallelism, tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { isInstalled } from '../adapters/harness/pi/install-package.ts'
+import { isInstalled } from '../adapters/harness/packaged/install-package.ts'
+import { pi } from '../adapters/harness/packaged/recipes/pi.ts'
 import { probeBubblewrap } from '../adapters/sandbox/bubblewrap/bubblewrap-sandbox.ts'
 import { absolutePath } from '../config/resolve.ts'
 import { RunFileSchema } from '../config/schema.ts'
@@ -32,8 +33,8 @@ const COMMAND_DEADLINE_MS = 20_000
 export async function doctorChecks(context: CliContext, isOffline: boolean): Promise<readonly Check[]> {
   const defaults = RunFileSchema.parse({ tasks: {} })
   const cache = absolutePath(defaults.paths.cache, context.cwd, context.home)
-  const pi = piCheck(join(cache, 'harness', `pi-${defaults.harness.version}`), defaults.harness.version)
-  const isPiCached = pi.state === 'ok'
+  const harness = harnessCheck(join(cache, 'harness', `${pi.name}-${pi.defaultVersion}`))
+  const isPiCached = harness.state === 'ok'
   return [
     nodeCheck(process.versions.node),
     coresCheck(availableParallelism()),
@@ -41,7 +42,7 @@ export async function doctorChecks(context: CliContext, isOffline: boolean): Pro
     kernelsCheck(),
     programsCheck(context),
     await bubblewrapCheck(),
-    pi,
+    harness,
     ...(isOffline ? [] : [await npmCheck(isPiCached, context)]),
     folderCheck('temporary folder', tmpdir(), 'set TMPDIR to a folder you may write to'),
     folderCheck(
@@ -135,9 +136,9 @@ async function bubblewrapCheck(): Promise<Check> {
   }
 }
 
-function piCheck(folder: string, version: string): Check {
-  const name = 'pi'
-  return isInstalled({ folder, packageName: '@mariozechner/pi-coding-agent', version })
+function harnessCheck(folder: string): Check {
+  const { name, packageName, defaultVersion: version } = pi
+  return isInstalled({ folder, packageName, version })
     ? { name, state: 'ok', found: `${version} is in ${folder}` }
     : { name, state: 'warning', found: `${version} is not installed yet: the first run installs it from npm` }
 }
@@ -147,7 +148,7 @@ async function npmCheck(isPiCached: boolean, { env, cwd }: CliContext): Promise<
   const program = findProgram('npm', env['PATH'] ?? '', cwd)
   const state = isPiCached ? 'warning' : 'problem'
   if (program === undefined) return { name, state, found: 'not found', fix: 'install npm: it comes with Node.js' }
-  const end = await command(program, ['view', '@mariozechner/pi-coding-agent', 'name', '--fetch-retries=0'])
+  const end = await command(program, ['view', pi.packageName, 'name', '--fetch-retries=0'])
   if (end.error === undefined) return { name, state: 'ok', found: 'reaches its registry' }
   return {
     name,

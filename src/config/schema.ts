@@ -10,10 +10,10 @@ import { choice, count, duration, real, size, text, toggle } from './fields.ts'
 const harness = z
   .strictObject({
     name: choice(
-      ['pi', 'command'],
-      'Which harness runs the executions: pi (installed from npm on first use), or command: any program, by argv.',
+      ['pi', 'claude-code', 'codex', 'qwen-code', 'opencode', 'gemini-cli', 'command'],
+      'Which harness runs the executions: one that is installed from npm on first use, or command: any program, by argv.',
     ).default('pi'),
-    version: text('Version of the harness; for pi the npm version. Ignored for command.').default('0.73.1'),
+    version: text('npm version of the harness. Default: the one gyre is tested with. Ignored for command.').optional(),
     args: z.array(z.string()).describe('Extra command-line arguments for the harness.').default([]),
     argv: z
       .array(z.string())

@@ -9,10 +9,15 @@
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json }
 
 export interface ToolSpec {
+  /** As the policy sees it and calls it. A tool of a namespace is called `NAMESPACE.NAME`. */
   readonly name: string
   readonly description: string
   /** JSON Schema of the arguments. */
   readonly parameters: Json
+  /** The part of `name` before the dot, when the dialect keeps it apart. */
+  readonly namespace?: string
+  /** The harness takes free text for it. The policy gives it as the one argument `input`. */
+  readonly isFreeform?: true
 }
 
 export interface ToolCall {

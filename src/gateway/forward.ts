@@ -52,7 +52,7 @@ export function forward(
   headers: RequestHeaders,
 ): ModelCall {
   const { spec } = execution
-  const tools = parsed.items.flatMap((item) => (item.kind === 'tools' ? item.tools : []))
+  const { tools } = parsed
   const facts = { items: parsed.items, headers, hasTools: tools.length > 0 }
   const { thread, role } = classifyCall(harnessProfile(spec.profile), facts)
   const identity = identify(parsed, thread, headers)

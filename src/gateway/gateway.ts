@@ -20,6 +20,8 @@ import { gatewayError } from './faults.ts'
 import { RouteTable } from './routes.ts'
 import { Sampler } from './sampler.ts'
 import { createGatewayServer } from './server.ts'
+import { ExchangeTaps } from './taps.ts'
+import type { TappedExchange } from './taps.ts'
 
 interface GatewayLimits {
   /** Largest request body. [bytes] */
@@ -59,6 +61,8 @@ export interface GatewayDeps {
   readonly limits?: Partial<GatewayLimits>
   /** Told of every failure of ours; the execution is undefined when none was asked yet. */
   readonly onFailure?: (error: unknown, executionId: ExecutionId | undefined) => void
+  /** Told of every exchange that asks for an answer, when it is over. */
+  readonly onExchange?: (exchange: TappedExchange) => void
   /** ms since the Unix epoch. */
   readonly now?: () => number
 }
@@ -84,6 +88,7 @@ export async function createGateway(deps: GatewayDeps): Promise<Gateway> {
     maxContext,
     now,
     sampler,
+    taps: new ExchangeTaps(deps.onExchange),
     findExecution: (executionId) => executions.get(executionId),
     onFailure: (error, execution) => deps.onFailure?.(error, execution?.spec.executionId),
   })

@@ -1,9 +1,10 @@
 /** @file The HTTP side of the gateway: which execution asks, with which key, in which dialect. */
 import { createServer } from 'node:http'
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
-import { anthropic, anthropicCountBody, anthropicModelsBody } from '../wire/anthropic.ts'
 import type { Dialect } from '../wire/dialect.ts'
-import { openAiChat, openAiModelsBody } from '../wire/openai-chat.ts'
+import { parseRequest } from '../wire/request.ts'
+import { dialectOf, SERVED_PATHS, wireRoute } from '../wire/routes.ts'
+import type { WireRoute } from '../wire/routes.ts'
 import { readJson } from './body.ts'
 import type { Execution } from './execution.ts'
 import { faultOf, gatewayError } from './faults.ts'
@@ -11,11 +12,13 @@ import { forward } from './forward.ts'
 import type { ForwardDeps } from './forward.ts'
 import { planPrompt } from './prompt.ts'
 import { respond, sendFault, sendJson } from './respond.ts'
+import type { ExchangeTaps, OpenExchange } from './taps.ts'
 
 /** Idle connections are kept longer than any client keeps them, so that no request meets a closing socket. [ms] */
 const KEEP_ALIVE_TIMEOUT_MS = 15 * 60_000
 
 export interface ServerDeps extends ForwardDeps {
+  readonly taps: ExchangeTaps
   readonly model: string
   readonly bodyBytes: number
   readonly keepAliveMs: number
@@ -28,7 +31,8 @@ interface Exchange {
   readonly method: string
   /** What follows `/x/EXECUTION`, without the query. */
   readonly path: string
-  readonly dialect: Dialect
+  readonly route: WireRoute
+  readonly tapped: OpenExchange | undefined
 }
 
 /** Does not listen yet. No timeout of the server's own may cut a call. */
@@ -43,50 +47,48 @@ export function createGatewayServer(deps: ServerDeps): Server {
 async function answer(deps: ServerDeps, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const { url = '/', method = 'GET', headers } = request
   const [pathname = '/'] = url.split('?', 1)
-  const dialect = pathname.includes('/messages') || 'anthropic-version' in headers ? anthropic : openAiChat
   try {
     if (pathname === '/health') return sendJson(response, 200, { status: 'ok' })
     if (method === 'HEAD') return endEmpty(response)
     const [, executionId, path] = /^\/x\/([^/]+)(\/.*)$/.exec(pathname) ?? []
     if (executionId === undefined || path === undefined) throw unknownRoute(method, pathname)
     const execution = authorize(deps, decoded(executionId), request)
-    await dispatch(deps, execution, { request, response, method, path, dialect })
+    const route = wireRoute(path, headers)
+    if (route === undefined) throw unknownRoute(method, path)
+    const tapped = route.verb === 'generate' ? deps.taps.open(execution, url, request, response, deps.now) : undefined
+    await dispatch(deps, execution, { request, response, method, path, route, tapped })
   } catch (error) {
-    refuse(deps, { request, response, dialect }, error)
+    refuse(deps, request, response, dialectOf(pathname, headers), error)
   }
 }
 
 async function dispatch(deps: ServerDeps, execution: Execution, exchange: Exchange): Promise<void> {
-  const { response, method, path, dialect } = exchange
-  switch (path) {
-    case '/v1/chat/completions':
-    case '/v1/messages':
-      return complete(deps, execution, exchange)
-    case '/v1/messages/count_tokens': {
-      const { items } = dialect.parseRequest(await readPosted(deps, execution, exchange))
-      const prompt = planPrompt(execution.tree, deps.codec, items)
-      return sendJson(response, 200, anthropicCountBody(prompt.tokenIds.length))
-    }
-    case '/v1/models': {
-      const createdS = Math.floor(deps.now() / 1000)
-      const body = dialect === anthropic ? anthropicModelsBody : openAiModelsBody
-      return sendJson(response, 200, body(deps.model, createdS))
-    }
-    default:
-      throw unknownRoute(method, path)
+  const { response, route } = exchange
+  const { dialect, verb, target } = route
+  if (verb === 'generate') return complete(deps, execution, exchange)
+  if (verb === 'list-models') {
+    return sendJson(response, 200, dialect.modelsBody(deps.model, Math.floor(deps.now() / 1000)))
   }
+  const { items } = parseRequest(dialect, await readPosted(deps, execution, exchange), target)
+  const prompt = planPrompt(execution.tree, deps.codec, items)
+  return sendJson(response, 200, dialect.countBody(prompt.tokenIds.length))
 }
 
 async function complete(deps: ServerDeps, execution: Execution, exchange: Exchange): Promise<void> {
-  const { request, response, dialect } = exchange
-  const parsed = dialect.parseRequest(await readPosted(deps, execution, exchange))
+  const { request, response, route, tapped } = exchange
+  const { dialect, target } = route
+  const body = await readPosted(deps, execution, exchange)
+  if (tapped !== undefined) tapped.body = body
+  const parsed = parseRequest(dialect, body, target)
   const call = forward(deps, execution, dialect, parsed, request.headers)
+  if (tapped !== undefined) tapped.call = call
   const head = {
     answerId: call.facts.callId,
     model: parsed.model === '' ? deps.model : parsed.model,
     createdS: Math.floor(call.facts.startedAtMs / 1000),
     promptTokens: call.facts.prompt.tokenIds.length,
     includeUsage: parsed.includeUsage,
+    tools: call.facts.tools,
   }
   await respond(response, call, dialect, head, parsed.stream, deps.keepAliveMs)
 }
@@ -105,12 +107,13 @@ function authorize(deps: ServerDeps, executionId: string, request: IncomingMessa
     throw gatewayError('E_GATEWAY_UNKNOWN_EXECUTION', `there is no execution "${executionId}": check the base URL`)
   }
   const bearer = /^Bearer (.+)$/i.exec(request.headers.authorization ?? '')?.[1]
-  const keys = [bearer, request.headers['x-api-key']].filter((key) => typeof key === 'string')
+  const { 'x-api-key': anthropicKey, 'x-goog-api-key': geminiKey } = request.headers
+  const keys = [bearer, anthropicKey, geminiKey].filter((key) => typeof key === 'string')
   if (keys.some((key) => execution.isKey(key))) return execution
   const what = keys.length === 0 ? 'no key' : 'another key'
   throw gatewayError(
     'E_GATEWAY_UNAUTHORIZED',
-    `execution "${executionId}" was asked with ${what}: send its own as "Authorization: Bearer" or "x-api-key"`,
+    `execution "${executionId}" was asked with ${what}: send its own as "Authorization: Bearer", "x-api-key" or "x-goog-api-key"`,
   )
 }
 
@@ -120,8 +123,13 @@ function endEmpty(response: ServerResponse): void {
 }
 
 /** A client that left has nobody to tell, and nothing of ours went wrong. */
-function refuse(deps: ServerDeps, exchange: Pick<Exchange, 'request' | 'response' | 'dialect'>, error: unknown): void {
-  const { request, response, dialect } = exchange
+function refuse(
+  deps: ServerDeps,
+  request: IncomingMessage,
+  response: ServerResponse,
+  dialect: Dialect,
+  error: unknown,
+): void {
   if (response.destroyed || request.socket.destroyed) return
   const fault = faultOf(error)
   if (fault.code === 'E_GATEWAY_INTERNAL') deps.onFailure(error, undefined)
@@ -132,7 +140,7 @@ function refuse(deps: ServerDeps, exchange: Pick<Exchange, 'request' | 'response
 function unknownRoute(method: string, path: string): Error {
   return gatewayError(
     'E_GATEWAY_UNKNOWN_ROUTE',
-    `${method} ${path} is not served: use /x/EXECUTION/v1/chat/completions, /v1/messages or /v1/models`,
+    `${method} ${path} is not served: below /x/EXECUTION use ${SERVED_PATHS}`,
   )
 }
 

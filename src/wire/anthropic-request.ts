@@ -1,17 +1,18 @@
 /** @file A body of `POST /v1/messages` as canonical items. */
 import { z } from 'zod'
 import type { AssistantItem, Item, ToolCall, ToolSpec } from '../core/items.ts'
-import { canonicalItems, systemItem } from './canonical.ts'
-import type { ParsedRequest } from './dialect.ts'
+import { systemItem } from './canonical.ts'
+import type { Envelope } from './dialect.ts'
 import { malformed, shallowJson, unsupported, validate } from './validate.ts'
 
 const Block = z.looseObject({ type: z.string() })
 const NEITHER = { error: 'must be a string or a list of typed parts' }
 const Content = z.union([z.string(), z.array(Block)], NEITHER)
 
+const Message = z.looseObject({ role: z.string(), content: Content })
+
 const Body = z.looseObject({
   model: z.string().default(''),
-  messages: z.array(z.looseObject({ role: z.string(), content: Content })).min(1),
   system: Content.nullish(),
   tools: z.array(z.looseObject({ name: z.string().min(1), type: z.string().nullish() })).nullish(),
   stream: z.boolean().nullish(),
@@ -42,27 +43,27 @@ type Blocks = z.infer<typeof Content>
 type AnyBlock = z.infer<typeof Block>
 
 /** @throws GyreError E_WIRE_MALFORMED, E_WIRE_UNSUPPORTED. */
-export function parseAnthropicRequest(body: unknown): ParsedRequest {
+export function parseAnthropicEnvelope(body: unknown): Envelope {
   const request = validate(Body, body, '')
   if ((request.stop_sequences ?? []).length > 0) throw unsupported('stop_sequences', 'a stop text')
   if ((request.mcp_servers ?? []).length > 0) throw unsupported('mcp_servers', 'a tool server')
   const tools = (request.tools ?? []).map((tool, i) => toolEntry(tool, `tools.${i}`))
-  const specs = new Map(tools.map((tool) => [tool.spec.name, tool.spec]))
-  const system = systemItem(blocksOf(request.system ?? []).map((block, i) => textOf(block, `system.${i}`)))
-  const messages = request.messages.flatMap((message, i) =>
-    messageItems(message.role, blocksOf(message.content), `messages.${i}`, specs),
-  )
   return {
     model: request.model,
-    items: canonicalItems(
-      tools.filter((tool) => !tool.deferred).map((tool) => tool.spec),
-      [...system, ...messages],
-    ),
+    tools: tools.filter((tool) => !tool.deferred).map((tool) => tool.spec),
+    deferredTools: new Map(tools.map((tool) => [tool.spec.name, tool.spec])),
+    system: systemItem(blocksOf(request.system ?? []).map((block, i) => textOf(block, `system.${i}`))),
     stream: request.stream ?? false,
     maxTokens: request.max_tokens ?? undefined,
     includeUsage: true,
     hints: { temperature: request.temperature ?? undefined, topP: request.top_p ?? undefined },
   }
+}
+
+/** One element of `messages`. */
+export function parseAnthropicMessage(element: unknown, path: string, envelope: Envelope): readonly Item[] {
+  const message = validate(Message, element, path)
+  return messageItems(message.role, blocksOf(message.content), path, envelope.deferredTools)
 }
 
 /** A deferred tool is not in the header: it becomes known where a tool result refers to it. */

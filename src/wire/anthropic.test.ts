@@ -3,19 +3,20 @@ import { expect, test } from 'vitest'
 import { GyreError } from '../core/errors.ts'
 import { anthropic } from './anthropic.ts'
 import type { AnswerHead, AnswerPart } from './dialect.ts'
+import { parseRequest } from './request.ts'
 
-const HEAD: AnswerHead = { answerId: 'a', model: 'm', createdS: 1, promptTokens: 9, includeUsage: true }
+const HEAD: AnswerHead = { answerId: 'a', model: 'm', createdS: 1, promptTokens: 9, includeUsage: true, tools: [] }
 const USAGE = { promptTokens: 9, cachedTokens: 4, completionTokens: 3 }
 const user = { role: 'user', content: 'hi' }
 const MARK = { cache_control: { type: 'ephemeral' } }
 
 function itemsOf(body: object): unknown {
-  return anthropic.parseRequest({ model: 'm', max_tokens: 5, ...body }).items
+  return parseRequest(anthropic, { model: 'm', max_tokens: 5, ...body }).items
 }
 
 function refusal(body: unknown): string {
   try {
-    anthropic.parseRequest(body)
+    parseRequest(anthropic, body)
   } catch (error) {
     if (error instanceof GyreError) return `${error.code} ${error.message}`
     throw error

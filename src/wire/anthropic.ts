@@ -1,6 +1,6 @@
 /** @file Anthropic Messages: answers and errors. Requests are in anthropic-request.ts. */
 import type { FinishReason, Json, ToolCall, Usage } from '../core/items.ts'
-import { parseAnthropicRequest } from './anthropic-request.ts'
+import { parseAnthropicEnvelope, parseAnthropicMessage } from './anthropic-request.ts'
 import type { AnswerHead, AnswerPart, AnswerStream, Dialect, Fault, FaultKind } from './dialect.ts'
 import { sseFrame } from './sse.ts'
 
@@ -25,19 +25,18 @@ const ERROR_TYPE: Readonly<Record<FaultKind, string>> = {
 
 export const anthropic: Dialect = {
   name: 'anthropic',
-  parseRequest: parseAnthropicRequest,
+  conversation: 'messages',
+  splitsTurns: false,
+  parseEnvelope: parseAnthropicEnvelope,
+  parseElement: parseAnthropicMessage,
   answerStream: (head) => new EventStream(head),
   answerBody,
+  countBody: (promptTokens) => ({ input_tokens: promptTokens }),
+  modelsBody,
   faultBody,
 }
 
-/** `POST /v1/messages/count_tokens`. */
-export function anthropicCountBody(promptTokens: number): Json {
-  return { input_tokens: promptTokens }
-}
-
-/** `GET /v1/models` for the one model there is. */
-export function anthropicModelsBody(model: string, createdS: number): Json {
+function modelsBody(model: string, createdS: number): Json {
   const created = new Date(createdS * 1000).toISOString()
   const entry = { type: 'model', id: model, display_name: model, created_at: created }
   return { data: [entry], has_more: false, first_id: model, last_id: model }

@@ -1,16 +1,5 @@
 /** @file Rules of canonicalization that the dialects share. */
-import type { Item, SystemItem, ToolSpec } from '../core/items.ts'
-import { malformed } from './validate.ts'
-
-/** Puts the parts of a request in canonical order and refuses conversations nothing can follow. */
-export function canonicalItems(tools: readonly ToolSpec[], conversation: readonly Item[]): readonly Item[] {
-  const last = conversation.at(-1)
-  if (last === undefined) throw malformed('messages', 'must hold at least one message')
-  if (last.kind === 'assistant') {
-    throw malformed('messages', 'must not end with an assistant message: the policy never continues a given turn')
-  }
-  return tools.length === 0 ? conversation : [{ kind: 'tools', tools }, ...conversation]
-}
+import type { SystemItem } from '../core/items.ts'
 
 /** Text that only its harness's billing reads; it changes inside a conversation, so it never reaches the policy. */
 function isVolatileSystemText(text: string): boolean {

@@ -1,11 +1,23 @@
 /** @file What a dialect is: a request body in, canonical items out; answer parts in, frames out. Pure. */
-import type { FinishReason, Item, Json, ToolCall, Usage } from '../core/items.ts'
+import type { FinishReason, Item, Json, SystemItem, ToolCall, ToolSpec, Usage } from '../core/items.ts'
 
-/** A request as the gateway works with it. */
-export interface ParsedRequest {
+/** What a request says outside its body. */
+export interface RequestTarget {
+  /** Model named by the path; undefined where the body names it. */
+  readonly model?: string
+  /** Whether the path asks for a stream; undefined where the body says so. */
+  readonly stream?: boolean
+}
+
+/** Everything a body says beside its conversation. */
+export interface Envelope {
   readonly model: string
-  /** Tools first, then system, then the conversation as it was sent. */
-  readonly items: readonly Item[]
+  /** Those of the header; deferred ones are only in `deferredTools`. */
+  readonly tools: readonly ToolSpec[]
+  /** Tools that become known where the conversation refers to them, by name. */
+  readonly deferredTools: ReadonlyMap<string, ToolSpec>
+  /** System text that stands before the conversation. */
+  readonly system: readonly SystemItem[]
   readonly stream: boolean
   /** What the harness asked for; undefined when it left the bound to us. [tokens] */
   readonly maxTokens: number | undefined
@@ -13,6 +25,12 @@ export interface ParsedRequest {
   readonly includeUsage: boolean
   /** What the harness would like; the execution's own sampling wins. */
   readonly hints: { readonly temperature: number | undefined; readonly topP: number | undefined }
+}
+
+/** A request as the gateway works with it. */
+export interface ParsedRequest extends Envelope {
+  /** Tools first, then system, then the conversation as it was sent. */
+  readonly items: readonly Item[]
 }
 
 /** A piece of an answer, in the order the policy produced it. A tool call comes whole. */
@@ -31,6 +49,8 @@ export interface AnswerHead {
   /** [tokens] */
   readonly promptTokens: number
   readonly includeUsage: boolean
+  /** The tools of the request: what a served name stands for in the dialect. */
+  readonly tools: readonly ToolSpec[]
 }
 
 /** Writes one streamed answer. Every method returns complete SSE frames, possibly none. */
@@ -78,12 +98,31 @@ export const FAULT_STATUS: Readonly<Record<FaultKind, number>> = {
   internal: 500,
 }
 
+export type DialectName = 'openai-chat' | 'openai-responses' | 'anthropic' | 'gemini'
+
 export interface Dialect {
-  readonly name: 'openai-chat' | 'anthropic'
-  /** @throws GyreError E_WIRE_MALFORMED or E_WIRE_UNSUPPORTED, naming the place in the body. */
-  parseRequest(body: unknown): ParsedRequest
+  readonly name: DialectName
+  /** The field of a body that holds the conversation, a list. */
+  readonly conversation: 'messages' | 'input' | 'contents'
+  /** True when one turn of the policy may be several elements of the conversation in a row. */
+  readonly splitsTurns: boolean
+  /**
+   * Reads everything but the conversation, which is not looked at.
+   * @throws GyreError E_WIRE_MALFORMED or E_WIRE_UNSUPPORTED, naming the place in the body.
+   */
+  parseEnvelope(body: unknown, target: RequestTarget): Envelope
+  /**
+   * Reads one element of the conversation by itself, so that a longer history costs only its new elements.
+   * @param path Names the element in errors.
+   * @throws GyreError E_WIRE_MALFORMED or E_WIRE_UNSUPPORTED.
+   */
+  parseElement(element: unknown, path: string, envelope: Envelope): readonly Item[]
   answerStream(head: AnswerHead): AnswerStream
   /** The body of an answer that is not streamed. */
   answerBody(head: AnswerHead, parts: readonly AnswerPart[], finishReason: FinishReason, usage: Usage): Json
+  /** The body that answers a request to count. */
+  countBody(promptTokens: number): Json
+  /** The list of the one model there is; `createdS` in seconds since the Unix epoch. */
+  modelsBody(model: string, createdS: number): Json
   faultBody(fault: Fault): Json
 }

@@ -1,16 +1,17 @@
 /** @file A body of `POST /v1/chat/completions` as canonical items. */
 import { z } from 'zod'
 import type { AssistantItem, Item, ToolCall, ToolSpec } from '../core/items.ts'
-import { canonicalItems, systemItem } from './canonical.ts'
-import type { ParsedRequest } from './dialect.ts'
+import { systemItem } from './canonical.ts'
+import type { Envelope } from './dialect.ts'
 import { malformed, shallowJson, unsupported, validate } from './validate.ts'
 
 const NEITHER = { error: 'must be a string or a list of typed parts' }
 const Content = z.union([z.string(), z.array(z.looseObject({ type: z.string() }))], NEITHER).nullish()
 
+const Message = z.looseObject({ role: z.string() })
+
 const Body = z.looseObject({
   model: z.string().default(''),
-  messages: z.array(z.looseObject({ role: z.string() })).min(1),
   tools: z.array(z.looseObject({ type: z.string() })).nullish(),
   stream: z.boolean().nullish(),
   stream_options: z.looseObject({ include_usage: z.boolean().nullish() }).nullish(),
@@ -51,14 +52,14 @@ const AssistantMessage = z.looseObject({
 type Parts = z.infer<typeof Content>
 
 /** @throws GyreError E_WIRE_MALFORMED, E_WIRE_UNSUPPORTED. */
-export function parseOpenAiChatRequest(body: unknown): ParsedRequest {
+export function parseOpenAiChatEnvelope(body: unknown): Envelope {
   const request = validate(Body, body, '')
   refuseOptions(request)
-  const tools = (request.tools ?? []).map((tool, i) => toolSpec(tool, `tools.${i}`))
-  const conversation = request.messages.flatMap((message, i) => messageItems(message, `messages.${i}`))
   return {
     model: request.model,
-    items: canonicalItems(tools, conversation),
+    tools: (request.tools ?? []).map((tool, i) => toolSpec(tool, `tools.${i}`)),
+    deferredTools: new Map(),
+    system: [],
     stream: request.stream ?? false,
     maxTokens: request.max_completion_tokens ?? request.max_tokens ?? undefined,
     includeUsage: request.stream_options?.include_usage ?? false,
@@ -88,7 +89,9 @@ function toolSpec(entry: { readonly type: string }, path: string): ToolSpec {
   }
 }
 
-function messageItems(message: { readonly role: string }, path: string): readonly Item[] {
+/** One element of `messages`. */
+export function parseOpenAiChatMessage(element: unknown, path: string): readonly Item[] {
+  const message = validate(Message, element, path)
   switch (message.role) {
     case 'system':
     case 'developer':

@@ -3,18 +3,19 @@ import { expect, test } from 'vitest'
 import { GyreError } from '../core/errors.ts'
 import type { AnswerHead, AnswerPart } from './dialect.ts'
 import { openAiChat } from './openai-chat.ts'
+import { parseRequest } from './request.ts'
 
-const HEAD: AnswerHead = { answerId: 'a', model: 'm', createdS: 1, promptTokens: 9, includeUsage: true }
+const HEAD: AnswerHead = { answerId: 'a', model: 'm', createdS: 1, promptTokens: 9, includeUsage: true, tools: [] }
 const USAGE = { promptTokens: 9, cachedTokens: 4, completionTokens: 3 }
 const user = { role: 'user', content: 'hi' }
 
 function itemsOf(body: unknown): unknown {
-  return openAiChat.parseRequest(body).items
+  return parseRequest(openAiChat, body).items
 }
 
 function refusal(body: unknown): string {
   try {
-    openAiChat.parseRequest(body)
+    parseRequest(openAiChat, body)
   } catch (error) {
     if (error instanceof GyreError) return `${error.code} ${error.message}`
     throw error
@@ -38,7 +39,7 @@ test('tools come first, then system, then the conversation as it was sent', () =
       user,
     ],
   }
-  const parsed = openAiChat.parseRequest(body)
+  const parsed = parseRequest(openAiChat, body)
   expect(parsed).toMatchObject({ model: 'm', stream: false, maxTokens: 7, includeUsage: false })
   expect(parsed.items).toEqual([
     { kind: 'tools', tools: [{ name: 'bash', description: 'runs', parameters: { type: 'object' } }] },

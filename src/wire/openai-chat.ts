@@ -2,7 +2,7 @@
 import type { FinishReason, Json, ToolCall, Usage } from '../core/items.ts'
 import { FAULT_STATUS } from './dialect.ts'
 import type { AnswerHead, AnswerPart, AnswerStream, Dialect, Fault } from './dialect.ts'
-import { parseOpenAiChatRequest } from './openai-chat-request.ts'
+import { parseOpenAiChatEnvelope, parseOpenAiChatMessage } from './openai-chat-request.ts'
 import { sseFrame } from './sse.ts'
 
 const FINISH_REASON: Readonly<Record<FinishReason, string>> = {
@@ -13,13 +13,18 @@ const FINISH_REASON: Readonly<Record<FinishReason, string>> = {
 
 export const openAiChat: Dialect = {
   name: 'openai-chat',
-  parseRequest: parseOpenAiChatRequest,
+  conversation: 'messages',
+  splitsTurns: false,
+  parseEnvelope: parseOpenAiChatEnvelope,
+  parseElement: parseOpenAiChatMessage,
   answerStream: (head) => new ChunkStream(head),
   answerBody,
-  faultBody,
+  countBody: (promptTokens) => ({ input_tokens: promptTokens }),
+  modelsBody: openAiModelsBody,
+  faultBody: openAiFaultBody,
 }
 
-/** `GET /v1/models` for the one model there is. */
+/** The list both dialects of OpenAI share. */
 export function openAiModelsBody(model: string, createdS: number): Json {
   return { object: 'list', data: [{ id: model, object: 'model', created: createdS, owned_by: 'gyre' }] }
 }
@@ -54,7 +59,7 @@ class ChunkStream implements AnswerStream {
   }
 
   fail(fault: Fault): string {
-    return sseFrame(JSON.stringify(faultBody(fault)))
+    return sseFrame(JSON.stringify(openAiFaultBody(fault)))
   }
 
   #delta(delta: Json): string {
@@ -103,7 +108,7 @@ function usageBody(usage: Usage): Json {
 }
 
 /** Clients recognize a full context by the code, and some by the words "maximum context length". */
-function faultBody(fault: Fault): Json {
+export function openAiFaultBody(fault: Fault): Json {
   const type = FAULT_STATUS[fault.kind] >= 500 ? 'server_error' : 'invalid_request_error'
   const code = fault.kind === 'overlong' ? 'context_length_exceeded' : fault.code
   return { error: { message: fault.message, type, param: null, code } }

@@ -1,14 +1,15 @@
 /** @file Picks the adapters a config names. */
 import { join } from 'node:path'
 import { CommandHarness } from '../../adapters/harness/command/command-harness.ts'
-import { PiHarness } from '../../adapters/harness/pi/pi-harness.ts'
+import { PackagedHarness } from '../../adapters/harness/packaged/packaged-harness.ts'
+import { harnessRecipe } from '../../adapters/harness/packaged/recipes.ts'
 import { BubblewrapSandbox, probeBubblewrap } from '../../adapters/sandbox/bubblewrap/bubblewrap-sandbox.ts'
 import { ProcessSandbox } from '../../adapters/sandbox/process/process-sandbox.ts'
 import { loadTasks } from '../../adapters/tasks/harbor/load-tasks.ts'
 import { trailTasks } from '../../adapters/tasks/trail/trail.ts'
 import { writeTrailTasks } from '../../adapters/tasks/trail/write.ts'
 import { absolutePath, type RunConfig } from '../../config/resolve.ts'
-import { GyreError } from '../../core/errors.ts'
+import { GyreError, invariant } from '../../core/errors.ts'
 import type { Harness } from '../../ports/harness.ts'
 import type { Sandbox } from '../../ports/sandbox.ts'
 import type { Task } from '../../ports/task.ts'
@@ -21,7 +22,9 @@ export function composeHarness(config: RunConfig, home: string): Harness {
   const { name, version, args, argv, env } = config.harness
   if (name === 'command') return new CommandHarness({ argv: [...argv, ...args], env })
   const cacheFolder = join(absolutePath(config.paths.cache, process.cwd(), home), 'harness')
-  return new PiHarness({ version, cacheFolder, extraArgs: args, env })
+  const recipe = harnessRecipe(name)
+  invariant(recipe !== undefined, `there is a recipe for harness ${name}`)
+  return new PackagedHarness(recipe, { version, cacheFolder, extraArgs: args, env })
 }
 
 /** @returns the sandbox, and one sentence on what it gives and why it was chosen. */

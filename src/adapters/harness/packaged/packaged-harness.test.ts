@@ -7,21 +7,27 @@ import { harnessContract } from '../../../ports/harness.contract.ts'
 import { BubblewrapSandbox, probeBubblewrap } from '../../sandbox/bubblewrap/bubblewrap-sandbox.ts'
 import { ProcessSandbox } from '../../sandbox/process/process-sandbox.ts'
 import { installPackage, type PackageInstall } from './install-package.ts'
-import { PiHarness } from './pi-harness.ts'
+import { PackagedHarness } from './packaged-harness.ts'
+import { pi } from './recipes/pi.ts'
 
 const cache = process.env['GYRE_CACHE']
 const cacheFolder = cache === undefined ? {} : { cacheFolder: join(cache, 'harness') }
 const makeSandbox = (baseFolder: string): ProcessSandbox => new ProcessSandbox({ baseFolder, graceMs: 200 })
 
-harnessContract('pi', () => new PiHarness({ ...cacheFolder, extraArgs: ['--tools', 'bash'] }), makeSandbox)
-harnessContract('pi with events', () => new PiHarness({ ...cacheFolder, events: true }), makeSandbox, 'essentials')
+harnessContract('pi', () => new PackagedHarness(pi, { ...cacheFolder, extraArgs: ['--tools', 'bash'] }), makeSandbox)
+harnessContract(
+  'pi with events',
+  () => new PackagedHarness(pi, { ...cacheFolder, events: true }),
+  makeSandbox,
+  'essentials',
+)
 
 const probe = await probeBubblewrap()
 const reason = probe.works ? '' : ` (not tested: ${probe.reason})`
 describe.skipIf(!probe.works)(`pi${reason}`, () => {
   harnessContract(
     'pi in bubblewrap',
-    () => new PiHarness(cacheFolder),
+    () => new PackagedHarness(pi, cacheFolder),
     (baseFolder) => new BubblewrapSandbox({ baseFolder, graceMs: 200 }),
     'essentials',
   )
