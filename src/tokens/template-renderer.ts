@@ -9,6 +9,7 @@ import { Template } from '@huggingface/jinja'
 import { errorText, GyreError } from '../core/errors.ts'
 import type { AssistantItem, HarnessItem, ToolCall, ToolSpec } from '../core/items.ts'
 import type { BlockContext } from './codec.ts'
+import { PYTHON_TEXT_GLOBALS, printLikePython } from './python-text.ts'
 import { guardMarker, type SpecialGuard } from './special-guard.ts'
 
 type Message = Readonly<Record<string, unknown>>
@@ -17,18 +18,28 @@ const USER: Message = { role: 'user', content: guardMarker('request') }
 const REPLY = guardMarker('reply')
 const REPLY_MESSAGE: Message = { role: 'assistant', content: REPLY }
 
+const PROBE_TOOL: ToolSpec = { name: 'probe_tool', description: '', parameters: { type: 'object', properties: {} } }
+
+interface RenderOptions {
+  readonly tools?: readonly ToolSpec[]
+  readonly generationPrompt?: boolean
+}
+
 /** Renders must not depend on the clock: a template that asks for the date takes its own fallback. */
 const WITHOUT_CLOCK = '{% set strftime_now = undefined_name %}\n'
 
 export class TemplateRenderer {
   /** What stands between a closed turn and the first sampled token of the next. */
   readonly generationPrompt: string
+  /** How a turn writes its calls: as a JSON object, or as tags. */
+  readonly callFormat: 'json' | 'tags'
   readonly #template: Template
   readonly #guard: SpecialGuard
   readonly #endOfTurn: string
   readonly #globals: Readonly<Record<string, unknown>>
   readonly #afterUser: string
   readonly #verbatimArguments: boolean
+  readonly #printsTools: boolean
   /** What may stand before the marker of the stand-in reply. */
   readonly #beforeReply: ReadonlySet<string>
 
@@ -39,6 +50,7 @@ export class TemplateRenderer {
     this.#globals = globals
     try {
       this.#template = new Template(WITHOUT_CLOCK + source)
+      printLikePython(this.#template)
     } catch (error) {
       throw templateError(`it cannot be parsed: ${errorText(error)}`, error)
     }
@@ -48,6 +60,8 @@ export class TemplateRenderer {
     const earlierReply = this.#render([USER, REPLY_MESSAGE, USER])
     this.#beforeReply = new Set([lastReply, earlierReply].map((text) => splitAtReply(text)[0]))
     this.#verbatimArguments = this.#keepsArgumentText()
+    this.#printsTools = this.#probe([USER], { tools: [PROBE_TOOL] }).includes(PROBE_TOOL.name)
+    this.callFormat = this.#writesTags() ? 'tags' : 'json'
   }
 
   /** Text of harness items after `context`; hidden text is still hidden. */
@@ -60,7 +74,7 @@ export class TemplateRenderer {
       })
     }
     const messages = items.flatMap((item) => this.#message(item))
-    if (context === 'start') return items.length === 0 ? '' : this.#render(messages, { tools })
+    if (context === 'start') return items.length === 0 ? '' : this.#opening(messages, tools)
     if (context === 'harness') return this.#cutPrefix(this.#render([USER, ...messages]), this.#afterUser)
     const [before, after] = splitAtReply(this.#render([USER, this.#standInReply(items), ...messages]))
     const closed = after.indexOf(this.#endOfTurn)
@@ -75,6 +89,15 @@ export class TemplateRenderer {
     const end = rest.lastIndexOf(this.#endOfTurn)
     if (end < 0) throw templateError(`it does not close a turn with the end-of-sequence token ${this.#endOfTurn}`)
     return rest.slice(0, end + this.#endOfTurn.length)
+  }
+
+  /** A policy that is not shown its tools would be trained on another request than the harness sent. */
+  #opening(messages: readonly Message[], tools: readonly ToolSpec[]): string {
+    const [tool] = tools
+    if (tool !== undefined && !this.#printsTools) {
+      throw templateError(`it does not print the tools of a request, such as ${tool.name}: give one that does`)
+    }
+    return this.#render(messages, { tools })
   }
 
   #message(item: HarnessItem): Message[] {
@@ -109,18 +132,25 @@ export class TemplateRenderer {
   /** Templates that print a string of arguments as it is keep them verbatim; the others get an object. */
   #keepsArgumentText(): boolean {
     const probe = '{"probe":  1}'
+    return this.#probe([USER, callingReply(probe)]).includes(probe)
+  }
+
+  #writesTags(): boolean {
+    const args = this.#verbatimArguments ? '{}' : {}
+    return this.#probe([USER, callingReply(args)]).includes('<function=tool>')
+  }
+
+  /** Empty when the template refuses what is asked. */
+  #probe(messages: readonly Message[], options: RenderOptions = {}): string {
     try {
-      return this.#render([USER, callingReply(probe)]).includes(probe)
+      return this.#render(messages, options)
     } catch (error) {
-      if (error instanceof GyreError) return false
+      if (error instanceof GyreError) return ''
       throw error
     }
   }
 
-  #render(
-    messages: readonly Message[],
-    { tools = [], generationPrompt = false }: { tools?: readonly ToolSpec[]; generationPrompt?: boolean } = {},
-  ): string {
+  #render(messages: readonly Message[], { tools = [], generationPrompt = false }: RenderOptions = {}): string {
     const functions = tools.map(({ name, description, parameters }) => ({
       type: 'function',
       function: this.#guard.hideAll({ name, description, parameters }),
@@ -128,6 +158,7 @@ export class TemplateRenderer {
     try {
       return this.#template.render({
         ...this.#globals,
+        ...PYTHON_TEXT_GLOBALS,
         messages,
         add_generation_prompt: generationPrompt,
         ...(functions.length === 0 ? {} : { tools: functions }),

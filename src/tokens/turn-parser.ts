@@ -1,19 +1,29 @@
 /**
  * @file Parses a sampled turn of the form
- * `<think>\nTHINKING\n</think>\n\nTEXT\n<tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>`.
+ * `<think>\nTHINKING\n</think>\n\nTEXT\n<tool_call>\nCALL\n</tool_call>`.
  *
- * The line breaks next to a marker are glue of the chat template and belong to neither side, so what
- * the template wrote is read back exactly. Whatever is no complete call is text, verbatim.
+ * What a CALL looks like is the model family's own: a CallReader knows it. The line breaks next to a marker are glue
+ * of the chat template and belong to neither side, so what the template wrote is read back exactly. Whatever is no
+ * complete call is text, verbatim.
  */
 import type { ByteTokenizer } from './byte-tokenizer.ts'
 import type { OutputEvent, OutputParser } from './codec.ts'
-import { memberText } from './json-span.ts'
 import { OutputPieces, type Marker, type OutputPiece } from './output-pieces.ts'
+
+export interface CallText {
+  readonly name: string
+  /** A JSON object. */
+  readonly argumentsText: string
+}
+
+/** Reads what stands between `<tool_call>` and `</tool_call>`; undefined when it is no call. */
+export type CallReader = (text: string) => CallText | undefined
 
 type State = 'text' | 'thinking' | 'call'
 
-export class HermesParser implements OutputParser {
+export class TurnParser implements OutputParser {
   readonly #pieces: OutputPieces
+  readonly #readCall: CallReader
   #state: State
   /** Leading line breaks that are still glue. */
   #glueLeft = 0
@@ -26,8 +36,9 @@ export class HermesParser implements OutputParser {
   #events: OutputEvent[] = []
 
   /** @param startsThinking True when the generation prompt already opened the thinking. */
-  constructor(tokenizer: ByteTokenizer, startsThinking: boolean) {
+  constructor(tokenizer: ByteTokenizer, readCall: CallReader, startsThinking: boolean) {
     this.#pieces = new OutputPieces(tokenizer)
+    this.#readCall = readCall
     this.#state = startsThinking ? 'thinking' : 'text'
   }
 
@@ -105,7 +116,7 @@ export class HermesParser implements OutputParser {
   }
 
   #endCall(): void {
-    const call = parseCall(this.#call)
+    const call = this.#readCall(this.#call)
     if (call === undefined) {
       this.#giveUpCall('</tool_call>')
       return
@@ -126,20 +137,4 @@ export class HermesParser implements OutputParser {
     this.#isAfterCall = false
     this.#events.push({ kind: this.#state === 'thinking' ? 'thinking' : 'text', text })
   }
-}
-
-function parseCall(text: string): { name: string; argumentsText: string } | undefined {
-  let call: unknown
-  try {
-    call = JSON.parse(text)
-  } catch {
-    return undefined
-  }
-  if (!isObject(call) || typeof call['name'] !== 'string' || !isObject(call['arguments'])) return undefined
-  const argumentsText = memberText(text, 'arguments')
-  return argumentsText === undefined ? undefined : { name: call['name'], argumentsText }
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
