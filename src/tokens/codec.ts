@@ -42,6 +42,11 @@ export interface ChatCodec {
   encodeGenerationPrompt(): Int32Array
   /** Ids of an assistant turn as a policy would have sampled it, end-of-turn included. For demonstrations and unknown history. */
   encodeTurn(turn: AssistantItem): Int32Array
+  /**
+   * Ids of a turn given as raw text, in which the template's markers are the markers: what a policy could have
+   * sampled, also where it makes no sense. For scripts only; no end-of-turn is added.
+   */
+  encodeSampled(text: string): Int32Array
   /** Ids of a whole conversation by the same rules (for counting and for roots that re-use echoed turns). */
   encodeConversation(items: readonly Item[]): Int32Array
   decode(tokenIds: ArrayLike<number>): string

@@ -67,6 +67,10 @@ class HfCodec implements ChatCodec {
     return this.#encode(this.#renderer.turn(turn))
   }
 
+  encodeSampled(text: string): Int32Array {
+    return this.#encode(text)
+  }
+
   encodeConversation(items: readonly Item[]): Int32Array {
     const parts: Int32Array[] = []
     let context: BlockContext = 'start'

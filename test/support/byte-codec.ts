@@ -36,6 +36,11 @@ export const byteCodec: ChatCodec = {
   encodeTurn(turn) {
     return Int32Array.from(renderTurn(turn))
   },
+  encodeSampled(text) {
+    const parts = text.split(/(<open>|<close>|<\/?call>|<\/?think>)/)
+    const ids = new Map([...SPECIAL_TEXT].map(([id, content]) => [content, id]))
+    return Int32Array.from(parts.flatMap((part) => ids.get(part) ?? bytes(part)))
+  },
   encodeConversation,
   decode(tokenIds) {
     return decodeIds(Array.from(tokenIds))
