@@ -10,8 +10,11 @@ import type { AssistantItem } from '../../../core/items.ts'
 import type { Engine, GenerateEvent, GenerateRequest } from '../../../ports/engine.ts'
 import type { ChatCodec } from '../../../tokens/codec.ts'
 
-/** The ids still to come after `promptIds`, which may end in a part of the turn; empty when nothing is left. */
-export type Script = (promptIds: Int32Array, executionId: ExecutionId) => ArrayLike<number>
+/**
+ * The ids still to come after `promptIds`, which may end in a part of the turn; empty when nothing is left.
+ * `requestId` is the same for every leg of one generation.
+ */
+export type Script = (promptIds: Int32Array, executionId: ExecutionId, requestId: string) => ArrayLike<number>
 
 export interface ScriptedEngineOptions {
   readonly id: EngineId
@@ -48,7 +51,7 @@ export class ScriptedEngine implements Engine {
     const { promptIds, sampling } = request
     const room = Math.min(sampling.maxTokens, this.#options.maxContext - promptIds.length)
     if (room < 1) throw overlong(promptIds.length, this.#options.maxContext)
-    const script = this.#options.script(promptIds, request.executionId)
+    const script = this.#options.script(promptIds, request.executionId, request.requestId)
     const stops = new Set(sampling.stopTokenIds)
     let position = promptIds.length
     const end = promptIds.length + Math.min(room, script.length)
