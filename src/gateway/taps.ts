@@ -5,6 +5,14 @@ import type { Execution } from './execution.ts'
 import type { RequestHeaders } from './forward.ts'
 import type { ModelCall } from './model-call.ts'
 
+/** When a request met the tree: what a replay needs to repeat a session with parallel calls. */
+export interface TappedMatch {
+  /** Counts the exchanges of the gateway that got a call, in the order they did, from 0. */
+  readonly order: number
+  /** Calls of the execution that were in its tree by then. */
+  readonly committedBefore: number
+}
+
 export interface TappedExchange {
   readonly executionId: ExecutionId
   /** Counts the exchanges of the gateway by arrival, from 0. */
@@ -16,6 +24,8 @@ export interface TappedExchange {
   readonly body: unknown
   /** The call that answered it: a new one, or the one it repeats. undefined when it was refused. */
   readonly call: ModelCall | undefined
+  /** undefined when it was refused. */
+  readonly match: TappedMatch | undefined
   /** HTTP status of the answer; 0 when the client left before there was one. */
   readonly status: number
   /** False when the client left before the end. */
@@ -33,6 +43,7 @@ export interface OpenExchange {
 export class ExchangeTaps {
   readonly #onExchange: ((exchange: TappedExchange) => void) | undefined
   #arrivals = 0
+  #matches = 0
 
   constructor(onExchange: ((exchange: TappedExchange) => void) | undefined) {
     this.#onExchange = onExchange
@@ -50,7 +61,7 @@ export class ExchangeTaps {
     if (tell === undefined) return undefined
     const arrival = this.#arrivals++
     const startedAtMs = now()
-    const open: OpenExchange = { body: undefined, call: undefined }
+    const open = new WatchedExchange(() => ({ order: this.#matches++, committedBefore: execution.tree.nextSequence }))
     response.once('close', () => {
       tell({
         executionId: execution.spec.executionId,
@@ -59,6 +70,7 @@ export class ExchangeTaps {
         headers,
         body: open.body,
         call: open.call,
+        match: open.match,
         status: response.headersSent ? response.statusCode : 0,
         isComplete: response.writableFinished,
         startedAtMs,
@@ -66,5 +78,26 @@ export class ExchangeTaps {
       })
     })
     return open
+  }
+}
+
+/** A call is given to it in the same turn of the event loop in which its request was matched. */
+class WatchedExchange implements OpenExchange {
+  body: unknown
+  match: TappedMatch | undefined
+  readonly #onCall: () => TappedMatch
+  #call: ModelCall | undefined
+
+  constructor(onCall: () => TappedMatch) {
+    this.#onCall = onCall
+  }
+
+  get call(): ModelCall | undefined {
+    return this.#call
+  }
+
+  set call(call: ModelCall | undefined) {
+    this.#call = call
+    this.match ??= this.#onCall()
   }
 }
