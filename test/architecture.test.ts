@@ -18,6 +18,7 @@ const LAYERS: Record<string, { imports: readonly string[]; packages?: readonly s
   gateway: {
     imports: ['core', 'wire', 'tokens', 'trajectory', 'ports'],
   },
+  recording: { imports: ['core', 'tokens', 'trajectory', 'wire', 'ports'], packages: ['zod', 'yaml'] },
   cell: { imports: ['core', 'training', 'ports'], packages: ['undici', 'zod'] },
   run: { imports: ['core', 'scheduler', 'trajectory', 'training', 'ports', 'telemetry', 'tokens'] },
   adapters: {
