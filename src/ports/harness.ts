@@ -31,7 +31,7 @@ export interface Harness {
   readonly readOnlyFolders: readonly string[]
   /**
    * Makes the harness runnable (installs it into the cache on first use).
-   * @throws GyreError E_HARNESS_NOT_FOUND, E_HARNESS_INSTALL.
+   * @throws GyreError E_HARNESS_NOT_FOUND, E_HARNESS_INSTALL, E_HARNESS_PLATFORM.
    */
   prepare(progress: HarnessProgress): Promise<void>
   /**

@@ -62,6 +62,7 @@ export class PackagedHarness implements Harness {
       deadlineMs: this.#options.installDeadlineMs ?? 10 * 60_000,
       progress: (message) => progress(`harness ${this.name}: ${message}`),
     })
+    this.#recipe.check?.(this.folder)
   }
 
   async launch(launch: HarnessLaunch, signal: AbortSignal): Promise<ProcessEnd> {

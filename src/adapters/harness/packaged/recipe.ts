@@ -30,6 +30,8 @@ export interface HarnessRecipe {
   /** The version that is installed when none is asked for: the one our recordings were made with. */
   readonly defaultVersion: string
   plan(context: RecipeContext): LaunchPlan
+  /** Looks at what was installed, so that what cannot run is known before a run. @throws GyreError E_HARNESS_PLATFORM. */
+  check?(folder: string): void
   /** Reads what the harness says of its own failure, when its exit code does not. */
   classifyEnd?(end: ProcessEnd, stdoutFile: string, stderrFile: string, context: RecipeContext): ProcessEnd
 }

@@ -1,0 +1,110 @@
+/**
+ * @file Claude Code, headless.
+ *
+ * What the harness says to the policy is left as its users get it. The knobs below only take out what differs between
+ * two runs of the same task, what reaches for other hosts, and limits that are not those of the policy.
+ */
+import { readFileSync } from 'node:fs'
+import { lastLine } from '../../../../host/last-line.ts'
+import type { HarnessEndpoint } from '../../../../ports/harness.ts'
+import type { ProcessEnd } from '../../../../ports/sandbox.ts'
+import { nativeProgram, type NativePaths } from '../native-program.ts'
+import type { HarnessRecipe, LaunchPlan, RecipeContext } from '../recipe.ts'
+
+const NAME = 'claude-code'
+const PACKAGE = '@anthropic-ai/claude-code'
+const NATIVE: NativePaths = {
+  'linux-x64': [`${PACKAGE}-linux-x64/claude`, `${PACKAGE}-linux-x64-musl/claude`],
+  'linux-arm64': [`${PACKAGE}-linux-arm64/claude`, `${PACKAGE}-linux-arm64-musl/claude`],
+  'darwin-x64': [`${PACKAGE}-darwin-x64/claude`],
+  'darwin-arm64': [`${PACKAGE}-darwin-arm64/claude`],
+}
+
+/** The smallest compaction window the harness accepts. [tokens] */
+const SMALLEST_WINDOW = 100_000
+
+export const claudeCode: HarnessRecipe = {
+  name: NAME,
+  packageName: PACKAGE,
+  defaultVersion: '2.1.332',
+  plan,
+  check: (folder) => void nativeProgram(NAME, folder, NATIVE),
+  classifyEnd: (end, stdoutFile, _stderrFile, { events }) =>
+    events ? classifyEvents(end, stdoutFile) : classifyText(end, stdoutFile),
+}
+
+function plan({ endpoint, instruction, folder, extraArgs, events, timeoutMs }: RecipeContext): LaunchPlan {
+  return {
+    argv: [
+      nativeProgram(NAME, folder, NATIVE),
+      '--print',
+      '--model',
+      endpoint.model,
+      '--output-format',
+      ...(events ? ['stream-json', '--verbose'] : ['text']),
+      '--dangerously-skip-permissions',
+      ...extraArgs,
+      // Else an instruction that begins with a dash would be an option.
+      '--',
+      instruction,
+    ],
+    env: { ...endpointEnv(endpoint), ...STEADY_ENV, API_TIMEOUT_MS: String(timeoutMs) },
+    homeFiles: {},
+  }
+}
+
+const STEADY_ENV: Readonly<Record<string, string>> = {
+  // As root it refuses to skip permissions unless it is told that it is in a sandbox.
+  IS_SANDBOX: '1',
+  // No telemetry, no title calls, no look for updates, no error reports.
+  CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: '1',
+  DISABLE_AUTOUPDATER: '1',
+  // A hash of the first message in the first system block: it would part sub-agents and every compaction from the
+  // common prefix by its third line, for nothing.
+  CLAUDE_CODE_ATTRIBUTION_HEADER: '0',
+  // Cache marks move from message to message. They mean nothing here: the engine finds prefixes itself.
+  DISABLE_PROMPT_CACHING: '1',
+  // The key is for the harness alone: a command of the policy has no business at the gateway.
+  CLAUDE_CODE_SUBPROCESS_ENV_SCRUB: '1',
+}
+
+function endpointEnv({ baseUrl, apiKey, contextWindow, maxOutputTokens }: HarnessEndpoint): Record<string, string> {
+  return {
+    ANTHROPIC_BASE_URL: baseUrl,
+    ANTHROPIC_API_KEY: apiKey,
+    CLAUDE_CODE_MAX_OUTPUT_TOKENS: String(maxOutputTokens),
+    CLAUDE_CODE_AUTO_COMPACT_WINDOW: String(Math.max(SMALLEST_WINDOW, contextWindow)),
+  }
+}
+
+/** In text mode the last thing it prints is what went wrong. */
+function classifyText(end: ProcessEnd, stdoutFile: string): ProcessEnd {
+  if (end.exitCode === 0) return end
+  const said = lastLine(stdoutFile)
+  return said === '' ? end : { ...end, detail: said }
+}
+
+/** The last event says how the session ended, also when the exit code does not. */
+function classifyEvents(end: ProcessEnd, stdoutFile: string): ProcessEnd {
+  const last = lastResult(readFileSync(stdoutFile, 'utf8'))
+  if (last?.is_error !== true) return end
+  return { ...end, exitCode: end.exitCode === 0 ? 1 : end.exitCode, detail: last.result ?? last.subtype ?? 'error' }
+}
+
+interface ResultEvent {
+  readonly is_error?: boolean
+  readonly subtype?: string
+  readonly result?: string
+}
+
+function lastResult(events: string): ResultEvent | undefined {
+  for (const line of events.split('\n').toReversed()) {
+    if (!line.startsWith('{"type":"result"')) continue
+    try {
+      return JSON.parse(line) as ResultEvent
+    } catch {
+      // The last line of a killed program may be cut off.
+    }
+  }
+  return undefined
+}
