@@ -1,17 +1,14 @@
 /**
  * @file Canonical content of items: what two requests must share to be the same context.
  *
- * A key is a 53-bit hash used to find candidates; equality is always checked on the content itself.
+ * Content is what the policy reads, no more: a mark that the chat template does not render is not content.
  */
-import type { AssistantItem, Item, Json, ToolCall } from '../core/items.ts'
+import type { AssistantItem, Item, Json } from '../core/items.ts'
+import { ContentHash, wellFormed } from './content-hash.ts'
+import { MAX_DEPTH, parseBoth } from './exact-json.ts'
 
-/** Deeper JSON than this is compared as text: recursion must not depend on what a policy wrote. [levels] */
-const MAX_DEPTH = 256
-
-/** Lone surrogates do not survive UTF-8, so both sides get the replacement character for them. */
-function wellFormed(text: string): string {
-  return text.replace(/\p{Surrogate}/gu, '\ufffd')
-}
+/** What Claude Code writes for a turn that said nothing. */
+const EMPTY_TURN_TEXTS: ReadonlySet<string> = new Set(['(no content)'])
 
 /** JSON with sorted keys and no blanks; undefined when it is nested too deeply to walk. */
 export function canonicalJson(value: Json, depth = 0): string | undefined {
@@ -36,22 +33,11 @@ export function canonicalJson(value: Json, depth = 0): string | undefined {
   return `{${parts.join(',')}}`
 }
 
-/** Arguments of a tool call as an object; undefined when the text is not one. Blank text means no arguments. */
-export function parseArguments(text: string): Readonly<Record<string, Json>> | undefined {
-  if (text.trim() === '') return {}
-  try {
-    const value = JSON.parse(text) as Json
-    if (value === null || typeof value !== 'object' || Array.isArray(value)) return undefined
-    return value as Readonly<Record<string, Json>>
-  } catch {
-    return undefined
-  }
-}
-
 /** Arguments in a form that survives re-keying, re-typing (`5000.0`), re-escaping and blanks. */
 export function canonicalArguments(text: string): string {
-  const value = parseArguments(text)
-  return (value === undefined ? undefined : canonicalJson(value)) ?? text.trim()
+  if (text.trim() === '') return '{}'
+  const value = parseBoth(text)
+  return (value === undefined ? undefined : canonicalJson(value.exact)) ?? text.trim()
 }
 
 /** Text of an assistant turn as harnesses keep it: outer blanks and broken surrogates do not count. */
@@ -59,42 +45,50 @@ export function canonicalText(text: string): string {
   return wellFormed(text).trim()
 }
 
-/** Two 32-bit lanes of multiply-xor over UTF-16 units, joined to a safe integer. */
-function hashText(text: string): number {
-  let a = 0x9747b28c
-  let b = 0x1b873593
-  for (let i = 0; i < text.length; i++) {
-    const unit = text.charCodeAt(i)
-    a = Math.imul(a ^ unit, 0x85ebca6b)
-    b = Math.imul(b ^ unit, 0xc2b2ae35)
-    a ^= a >>> 15
-    b ^= b >>> 13
+/** `canonicalText` of a turn; nothing for the words that stand for a turn that said nothing. */
+export function spokenText(text: string): string {
+  const canonical = canonicalText(text)
+  return EMPTY_TURN_TEXTS.has(canonical) ? '' : canonical
+}
+
+/**
+ * 32 hexadecimal digits, equal for equal content and only for it. Thinking is left out, since some harnesses drop it;
+ * so are ids of calls, which some replace, and names and error marks of tool results, which the policy never reads.
+ */
+export function itemDigest(item: Item): string {
+  const hash = new ContentHash().add(item.kind)
+  switch (item.kind) {
+    case 'assistant':
+      hash.add(canonicalText(item.text))
+      for (const call of item.toolCalls) hash.add(call.name).add(canonicalArguments(call.argumentsText))
+      break
+    case 'tools':
+      hash.add(canonicalJson(item.tools as unknown as Json) ?? JSON.stringify(item.tools))
+      break
+    case 'system':
+    case 'user':
+    case 'tool-result':
+      hash.add(item.text)
+      break
+    default:
+      item satisfies never
   }
-  return (a >>> 0) * 2_097_152 + ((b >>> 0) & 0x1fffff)
+  return hash.digest()
 }
 
-function callText(call: ToolCall): string {
-  return `${call.name}\u001f${canonicalText(canonicalArguments(call.argumentsText))}`
+/** Where to look for the turn that an item echoes when no id of a call is known: equal for a turn and its echoes. */
+export function turnKey(turn: AssistantItem): string {
+  const hash = new ContentHash().add(spokenText(turn.text))
+  for (const call of turn.toolCalls) hash.add(call.name)
+  return hash.digest()
 }
 
-function turnText(turn: AssistantItem): string {
-  return [canonicalText(turn.text), ...turn.toolCalls.map(callText)].join('\u001e')
-}
-
-/** Tool results are told apart by what they say: harnesses replace ids, and some dialects have no names. */
-function contentText(item: Item): string {
-  if (item.kind === 'assistant') return turnText(item)
-  if (item.kind === 'tool-result') return `${item.isError ? '!' : '='}${item.text}`
-  if (item.kind !== 'tools') return item.text
-  return canonicalJson(item.tools as unknown as Json) ?? JSON.stringify(item.tools.map((tool) => tool.name))
-}
-
-/** Key of an item's canonical content. Thinking is left out: some harnesses drop it. */
+/** What to look an item up by: candidates share it, and still have to be compared. */
 export function itemKey(item: Item): string {
-  return `${item.kind}:${hashText(contentText(item))}`
+  return item.kind === 'assistant' ? turnKey(item) : itemDigest(item)
 }
 
 /** True when two harness items, or two turns the policy never sampled, say the same. */
 export function sameContent(a: Item, b: Item): boolean {
-  return a.kind === b.kind && contentText(a) === contentText(b)
+  return a === b || (a.kind === b.kind && itemDigest(a) === itemDigest(b))
 }
