@@ -46,14 +46,14 @@ export function createGatewayServer(deps: ServerDeps): Server {
 
 async function answer(deps: ServerDeps, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const { url = '/', method = 'GET', headers } = request
-  const [pathname = '/'] = url.split('?', 1)
+  const [pathname = '/', query = ''] = url.split('?', 2)
   try {
     if (pathname === '/health') return sendJson(response, 200, { status: 'ok' })
     if (method === 'HEAD') return endEmpty(response)
     const [, executionId, path] = /^\/x\/([^/]+)(\/.*)$/.exec(pathname) ?? []
     if (executionId === undefined || path === undefined) throw unknownRoute(method, pathname)
-    const execution = authorize(deps, decoded(executionId), request)
-    const route = wireRoute(path, headers)
+    const execution = authorize(deps, decoded(executionId), request, query)
+    const route = wireRoute(path, headers, query)
     if (route === undefined) throw unknownRoute(method, path)
     const tapped = route.verb === 'generate' ? deps.taps.open(execution, url, request, response, deps.now) : undefined
     await dispatch(deps, execution, { request, response, method, path, route, tapped })
@@ -69,7 +69,8 @@ async function dispatch(deps: ServerDeps, execution: Execution, exchange: Exchan
   if (verb === 'list-models') {
     return sendJson(response, 200, dialect.modelsBody(deps.model, Math.floor(deps.now() / 1000)))
   }
-  const { items } = parseRequest(dialect, await readPosted(deps, execution, exchange), target)
+  const posted = await readPosted(deps, execution, exchange)
+  const { items } = parseRequest(dialect, route.requestIn?.(posted) ?? posted, target)
   const prompt = planPrompt(execution.tree, deps.codec, items)
   return sendJson(response, 200, dialect.countBody(prompt.tokenIds.length))
 }
@@ -101,14 +102,15 @@ async function readPosted(deps: ServerDeps, execution: Execution, exchange: Exch
 }
 
 /** The key of one execution opens nothing of another. */
-function authorize(deps: ServerDeps, executionId: string, request: IncomingMessage): Execution {
+function authorize(deps: ServerDeps, executionId: string, request: IncomingMessage, query: string): Execution {
   const execution = deps.findExecution(executionId)
   if (execution === undefined) {
     throw gatewayError('E_GATEWAY_UNKNOWN_EXECUTION', `there is no execution "${executionId}": check the base URL`)
   }
   const bearer = /^Bearer (.+)$/i.exec(request.headers.authorization ?? '')?.[1]
   const { 'x-api-key': anthropicKey, 'x-goog-api-key': geminiKey } = request.headers
-  const keys = [bearer, anthropicKey, geminiKey].filter((key) => typeof key === 'string')
+  const queryKey = new URLSearchParams(query).get('key')
+  const keys = [bearer, anthropicKey, geminiKey, queryKey].filter((key) => typeof key === 'string')
   if (keys.some((key) => execution.isKey(key))) return execution
   const what = keys.length === 0 ? 'no key' : 'another key'
   throw gatewayError(
