@@ -1,12 +1,13 @@
 /** @file What the run loop may ask of the gateway. Role transfer happens here and nowhere else. */
 import type { CallId, EngineId, ExecutionId } from '../core/ids.ts'
 import type { CallRecord } from '../trajectory/node.ts'
+import type { HarnessProfile } from '../trajectory/profile.ts'
 import type { Engine } from './engine.ts'
 
 export interface OpenExecution {
   readonly executionId: ExecutionId
-  /** Name of the harness profile (roles, canonicalisation). */
-  readonly profile: string
+  /** The harness profile (roles, canonicalisation), or the name of one we ship. */
+  readonly profile: HarnessProfile | string
   readonly sampling: {
     readonly temperature: number
     readonly topP: number

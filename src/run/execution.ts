@@ -14,7 +14,7 @@ import type { ExecutionOutcome } from '../ports/store.ts'
 import type { Task } from '../ports/task.ts'
 
 export interface ExecutionSettings {
-  readonly profile: string
+  readonly profile: OpenExecution['profile']
   readonly model: string
   readonly contextWindow: number
   readonly maxOutputTokens: number

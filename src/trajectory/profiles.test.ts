@@ -2,7 +2,8 @@ import { describe, expect, test } from 'vitest'
 import { result, system, tools, turn, user } from '../../test/support/trees.ts'
 import type { Item } from '../core/items.ts'
 import type { LeafRole } from './node.ts'
-import { type CallFacts, HARNESS_PROFILE_NAMES, classifyCall, harnessProfile } from './profiles.ts'
+import { type CallFacts, classifyCall } from './classify.ts'
+import { HARNESS_PROFILE_NAMES, harnessProfile } from './profiles.ts'
 
 const SUMMARY =
   'CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nYour task is to create a detailed summary of the conversation so far, paying'
