@@ -21,7 +21,7 @@ import { RouteTable } from './routes.ts'
 import { Sampler } from './sampler.ts'
 import { createGatewayServer } from './server.ts'
 import { ExchangeTaps } from './taps.ts'
-import type { TappedExchange } from './taps.ts'
+import type { TapListeners } from './taps.ts'
 
 interface GatewayLimits {
   /** Largest request body. [bytes] */
@@ -47,7 +47,7 @@ const DEFAULT_LIMITS: GatewayLimits = {
   cancelMs: 10_000,
 }
 
-export interface GatewayDeps {
+export interface GatewayDeps extends TapListeners {
   readonly codec: ChatCodec
   readonly sink: RecordSink
   /** Name of the policy, as `/v1/models` and answers to nameless requests give it. */
@@ -61,8 +61,6 @@ export interface GatewayDeps {
   readonly limits?: Partial<GatewayLimits>
   /** Told of every failure of ours; the execution is undefined when none was asked yet. */
   readonly onFailure?: (error: unknown, executionId: ExecutionId | undefined) => void
-  /** Told of every exchange that asks for an answer, when it is over. */
-  readonly onExchange?: (exchange: TappedExchange) => void
   /** ms since the Unix epoch. */
   readonly now?: () => number
 }
@@ -88,7 +86,7 @@ export async function createGateway(deps: GatewayDeps): Promise<Gateway> {
     maxContext,
     now,
     sampler,
-    taps: new ExchangeTaps(deps.onExchange),
+    taps: new ExchangeTaps(deps),
     findExecution: (executionId) => executions.get(executionId),
     onFailure: (error, execution) => deps.onFailure?.(error, execution?.spec.executionId),
   })

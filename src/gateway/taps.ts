@@ -40,13 +40,20 @@ export interface OpenExchange {
   call: ModelCall | undefined
 }
 
+export interface TapListeners {
+  /** Told of an exchange when it is over. */
+  readonly onExchange?: ((exchange: TappedExchange) => void) | undefined
+  /** Told when the request of an exchange has met the tree. */
+  readonly onMatch?: ((arrival: number) => void) | undefined
+}
+
 export class ExchangeTaps {
-  readonly #onExchange: ((exchange: TappedExchange) => void) | undefined
+  readonly #listeners: TapListeners
   #arrivals = 0
   #matches = 0
 
-  constructor(onExchange: ((exchange: TappedExchange) => void) | undefined) {
-    this.#onExchange = onExchange
+  constructor(listeners: TapListeners) {
+    this.#listeners = listeners
   }
 
   /** undefined when nobody listens. */
@@ -57,13 +64,16 @@ export class ExchangeTaps {
     response: ServerResponse,
     now: () => number,
   ): OpenExchange | undefined {
-    const tell = this.#onExchange
-    if (tell === undefined) return undefined
+    const { onExchange, onMatch } = this.#listeners
+    if (onExchange === undefined && onMatch === undefined) return undefined
     const arrival = this.#arrivals++
     const startedAtMs = now()
-    const open = new WatchedExchange(() => ({ order: this.#matches++, committedBefore: execution.tree.nextSequence }))
+    const open = new WatchedExchange(() => {
+      onMatch?.(arrival)
+      return { order: this.#matches++, committedBefore: execution.tree.nextSequence }
+    })
     response.once('close', () => {
-      tell({
+      onExchange?.({
         executionId: execution.spec.executionId,
         arrival,
         path: url.replace(/^\/x\/[^/]+/, ''),
