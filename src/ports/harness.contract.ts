@@ -1,10 +1,14 @@
-/** @file What every harness promises: it is run in a real sandbox against a small model server. */
+/** @file What every harness promises: it is run in a real sandbox against a small model server of any dialect. */
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { executionId } from '../core/ids.ts'
+import type { Json } from '../core/items.ts'
+import type { AnswerPart, Dialect, ParsedRequest } from '../wire/dialect.ts'
+import { parseRequest } from '../wire/request.ts'
+import { wireRoute } from '../wire/routes.ts'
 import type { Harness } from './harness.ts'
 import type { ProcessEnd, Sandbox, SandboxInstance } from './sandbox.ts'
 import type { Task } from './task.ts'
@@ -13,27 +17,33 @@ const INSTRUCTION = '- write "made" into result.txt\nand keep $HOME and `quotes`
 const API_KEY = 'key-of-this-execution'
 const never = new AbortController().signal
 
+/** The tool of a harness that runs a command: the arguments that make it do so. */
+export interface CommandTool {
+  readonly name: string
+  readonly argumentsFor: (command: string) => Json
+}
+
+export const BASH_TOOL: CommandTool = { name: 'bash', argumentsFor: (command) => ({ command }) }
+
 interface SeenRequest {
   readonly path: string
-  readonly authorization: string
-  readonly body: { readonly model: string; readonly messages: readonly Message[] }
-}
-interface Message {
-  readonly role: string
-  readonly content: unknown
+  readonly key: string
+  readonly request: ParsedRequest
 }
 
 /**
- * A chat completions server that asks for one bash command and then says it is done; it fails every request with 400
- * when told to fail, and never answers when told to hang.
+ * A model server that asks for one command and then says it is done; it fails every request with 400 when told to
+ * fail, and never answers when told to hang.
  */
 class StubModel {
   behavior: 'work' | 'fail' | 'hang' = 'work'
   command = 'true'
   readonly seen: SeenRequest[] = []
+  readonly #tool: CommandTool
   readonly #server: Server
 
-  constructor() {
+  constructor(tool: CommandTool) {
+    this.#tool = tool
     this.#server = createServer((request, response) => void this.#answer(request, response))
   }
 
@@ -49,45 +59,62 @@ class StubModel {
     await new Promise((resolve) => this.#server.close(resolve))
   }
 
-  async #answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+  async #answer(message: IncomingMessage, response: ServerResponse): Promise<void> {
+    const [path = '', query = ''] = (message.url ?? '').split('?', 2)
     const chunks: Buffer[] = []
-    for await (const chunk of request) chunks.push(chunk as Buffer)
-    const body = JSON.parse(Buffer.concat(chunks).toString('utf8')) as SeenRequest['body']
-    this.seen.push({ path: request.url ?? '', authorization: request.headers.authorization ?? '', body })
-    if (this.behavior === 'hang') return
-    if (this.behavior === 'fail') {
-      response.writeHead(400, { 'content-type': 'application/json' })
-      response.end(JSON.stringify({ error: { message: 'refused by the contract', type: 'invalid_request_error' } }))
+    for await (const chunk of message) chunks.push(chunk as Buffer)
+    const route = wireRoute(path.replace(/^\/x\/[^/]+/, ''), message.headers, query)
+    if (route?.verb !== 'generate') {
+      response.writeHead(404).end()
       return
     }
-    response.writeHead(200, { 'content-type': 'text/event-stream' })
-    const worked = body.messages.some((m) => m.role === 'tool')
-    for (const event of worked ? finalAnswer() : toolCall(this.command)) {
-      response.write(
-        `data: ${JSON.stringify({ id: 'c', object: 'chat.completion.chunk', created: 1, model: 'm', ...event })}\n\n`,
-      )
+    const { dialect, target } = route
+    const request = parseRequest(dialect, JSON.parse(Buffer.concat(chunks).toString('utf8')), target)
+    this.seen.push({ path, key: keyOf(message), request })
+    if (this.behavior === 'hang') return
+    if (this.behavior === 'fail') {
+      const fault = { kind: 'malformed', code: 'E_WIRE_MALFORMED', message: 'refused by the contract' } as const
+      response.writeHead(400, { 'content-type': 'application/json' })
+      response.end(JSON.stringify(dialect.faultBody(fault)))
+      return
     }
-    response.end('data: [DONE]\n\n')
+    const worked = request.tools.length === 0 || request.items.some((item) => item.kind === 'tool-result')
+    sendAnswer(response, dialect, request, worked ? FINAL_ANSWER : [this.#call()])
+  }
+
+  #call(): AnswerPart {
+    const argumentsText = JSON.stringify(this.#tool.argumentsFor(this.command))
+    return { kind: 'tool-call', call: { id: 'call_1', name: this.#tool.name, argumentsText } }
   }
 }
 
-const choice = (delta: object, finish: string | null = null): object => ({
-  choices: [{ index: 0, delta, finish_reason: finish }],
-})
-const usage = { choices: [], usage: { prompt_tokens: 10, completion_tokens: 5, total_tokens: 15 } }
-
-function toolCall(command: string): readonly object[] {
-  const call = {
-    index: 0,
-    id: 'call_1',
-    type: 'function',
-    function: { name: 'bash', arguments: JSON.stringify({ command }) },
-  }
-  return [choice({ role: 'assistant', content: '' }), choice({ tool_calls: [call] }), choice({}, 'tool_calls'), usage]
+function keyOf({ headers }: IncomingMessage): string {
+  const given = headers['x-api-key'] ?? headers['x-goog-api-key'] ?? headers.authorization ?? ''
+  return String(given).replace(/^Bearer /, '')
 }
 
-function finalAnswer(): readonly object[] {
-  return [choice({ role: 'assistant', content: 'all ' }), choice({ content: 'done' }), choice({}, 'stop'), usage]
+const FINAL_ANSWER: readonly AnswerPart[] = [
+  { kind: 'text', text: 'all ' },
+  { kind: 'text', text: 'done' },
+]
+
+function sendAnswer(
+  response: ServerResponse,
+  dialect: Dialect,
+  { model, stream, tools }: ParsedRequest,
+  parts: readonly AnswerPart[],
+): void {
+  const head = { answerId: 'a', model, createdS: 1, promptTokens: 10, includeUsage: true, tools }
+  const usage = { promptTokens: 10, cachedTokens: 0, completionTokens: 5 }
+  const finish = parts.some((part) => part.kind === 'tool-call') ? 'tool-calls' : 'stop'
+  if (!stream) {
+    response.writeHead(200, { 'content-type': 'application/json' })
+    response.end(JSON.stringify(dialect.answerBody(head, parts, finish, usage)))
+    return
+  }
+  const frames = dialect.answerStream(head)
+  response.writeHead(200, { 'content-type': 'text/event-stream' })
+  response.end(frames.open() + parts.map((part) => frames.part(part)).join('') + frames.close(finish, usage))
 }
 
 export function harnessContract(
@@ -95,6 +122,7 @@ export function harnessContract(
   makeHarness: () => Harness,
   makeSandbox: (baseFolder: string) => Sandbox,
   extent: 'all' | 'essentials' = 'all',
+  tool: CommandTool = BASH_TOOL,
 ): void {
   describe(`harness ${name}`, () => {
     let folder = ''
@@ -102,7 +130,7 @@ export function harnessContract(
     let sandbox: Sandbox
     let harness: Harness
     let instance: SandboxInstance | undefined
-    const model = new StubModel()
+    const model = new StubModel(tool)
 
     beforeAll(async () => {
       folder = mkdtempSync(join(tmpdir(), 'gyre-harness-'))
@@ -169,14 +197,15 @@ export function harnessContract(
       const end = await launch({ command: 'cat input.txt > result.txt; echo made >> result.txt' })
       expect(end).toMatchObject({ exitCode: 0, timedOut: false })
       expect(readFileSync(join(instance?.hostWorkspace ?? '', 'result.txt'), 'utf8')).toBe('input\nmade\n')
-      expect(model.seen).toHaveLength(2)
-      for (const request of model.seen) {
-        expect(request.path).toBe('/x/launched/v1/chat/completions')
-        expect(request.authorization).toBe(`Bearer ${API_KEY}`)
-        expect(request.body.model).toBe('policy')
-        const content = request.body.messages.find((m) => m.role === 'user')?.content
-        expect(JSON.stringify(content)).toContain(JSON.stringify(INSTRUCTION).slice(1, -1))
+      // Some harnesses ask for a title on the side, without tools.
+      expect(model.seen.filter(({ request }) => request.tools.length > 0)).toHaveLength(2)
+      for (const { path, key, request } of model.seen) {
+        expect(path).toMatch(/^\/x\/launched\/v1/)
+        expect(key).toBe(API_KEY)
+        expect(request.model).toBe('policy')
       }
+      const said = model.seen.at(-1)?.request.items.flatMap((item) => (item.kind === 'user' ? [item.text] : []))
+      expect(said?.join('\n')).toContain(INSTRUCTION)
     })
 
     test('reports a failed model call as data, with what the harness said of it', async () => {
@@ -190,12 +219,14 @@ export function harnessContract(
 
     test('takes no secret of ours into the sandbox but its own key, which is in no file', async () => {
       process.env['GYRE_CONTRACT_SECRET'] = 'secret-of-ours'
-      await launch({ command: 'env > environment.txt; grep -rl key-of-this-execution "$HOME" . > files.txt' })
+      // Cut in two, because a harness may keep what it was asked to run.
+      await launch({ command: `env > environment.txt; grep -rl key-of-"this"-execution "$HOME" . > files.txt` })
       delete process.env['GYRE_CONTRACT_SECRET']
       const workspace = instance?.hostWorkspace ?? ''
       const environment = readFileSync(join(workspace, 'environment.txt'), 'utf8')
       expect(environment).not.toContain('secret-of-ours')
-      expect(readFileSync(join(workspace, 'files.txt'), 'utf8').trim().split('\n')).toEqual(['./environment.txt'])
+      const files = readFileSync(join(workspace, 'files.txt'), 'utf8').split('\n')
+      expect(files.filter((file) => file !== '' && !/^(\.\/)?environment\.txt$/.test(file))).toEqual([])
     })
 
     test('reports a timeout as data', async () => {

@@ -14,12 +14,13 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }))
 /** A whole agent in a few lines: it asks the model, runs the command it is given, and asks again. */
 const AGENT = `
 import { execSync } from 'node:child_process'
+const tools = [{ type: 'function', function: { name: 'bash', description: 'runs', parameters: { type: 'object' } } }]
 const messages = [{ role: 'user', content: process.argv[2] }]
 for (;;) {
   const response = await fetch(process.env.OPENAI_BASE_URL + '/chat/completions', {
     method: 'POST',
     headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY, 'content-type': 'application/json' },
-    body: JSON.stringify({ model: process.env.GYRE_MODEL, messages, stream: true }),
+    body: JSON.stringify({ model: process.env.GYRE_MODEL, messages, tools, stream: true }),
   })
   const text = await response.text()
   if (!response.ok) { console.error(text); process.exit(1) }

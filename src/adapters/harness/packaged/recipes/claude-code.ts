@@ -64,8 +64,6 @@ const STEADY_ENV: Readonly<Record<string, string>> = {
   CLAUDE_CODE_ATTRIBUTION_HEADER: '0',
   // Cache marks move from message to message. They mean nothing here: the engine finds prefixes itself.
   DISABLE_PROMPT_CACHING: '1',
-  // The key is for the harness alone: a command of the policy has no business at the gateway.
-  CLAUDE_CODE_SUBPROCESS_ENV_SCRUB: '1',
 }
 
 function endpointEnv({ baseUrl, apiKey, contextWindow, maxOutputTokens }: HarnessEndpoint): Record<string, string> {
@@ -92,6 +90,7 @@ function classifyEvents(end: ProcessEnd, stdoutFile: string): ProcessEnd {
 }
 
 interface ResultEvent {
+  readonly type?: string
   readonly is_error?: boolean
   readonly subtype?: string
   readonly result?: string
@@ -99,9 +98,10 @@ interface ResultEvent {
 
 function lastResult(events: string): ResultEvent | undefined {
   for (const line of events.split('\n').toReversed()) {
-    if (!line.startsWith('{"type":"result"')) continue
+    if (!line.includes('"type":"result"')) continue
     try {
-      return JSON.parse(line) as ResultEvent
+      const event = JSON.parse(line) as ResultEvent
+      if (event.type === 'result') return event
     } catch {
       // The last line of a killed program may be cut off.
     }
