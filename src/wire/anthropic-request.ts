@@ -11,16 +11,19 @@ const Content = z.union([z.string(), z.array(Block)], NEITHER)
 
 const Message = z.looseObject({ role: z.string(), content: Content })
 
+const NamedTool = z.looseObject({ name: z.string().min(1), type: z.string().nullish() })
+
 const Body = z.looseObject({
   model: z.string().default(''),
   system: Content.nullish(),
-  tools: z.array(z.looseObject({ name: z.string().min(1), type: z.string().nullish() })).nullish(),
+  tools: z.array(NamedTool).nullish(),
   stream: z.boolean().nullish(),
   max_tokens: z.number().int().positive().nullish(),
   temperature: z.number().nullish(),
   top_p: z.number().nullish(),
   stop_sequences: z.array(z.string()).nullish(),
   mcp_servers: z.array(z.unknown()).nullish(),
+  tool_choice: z.looseObject({ type: z.string() }).nullish(),
 })
 
 const Tool = z.looseObject({
@@ -38,15 +41,21 @@ const ToolResultBlock = z.looseObject({
   is_error: z.boolean().nullish(),
 })
 const ToolReferenceBlock = z.looseObject({ tool_name: z.string() })
+const ToolChangeBlock = z.looseObject({
+  tool: z.looseObject({ type: z.string(), name: z.string().nullish(), definition: NamedTool.nullish() }),
+})
 
 type Blocks = z.infer<typeof Content>
 type AnyBlock = z.infer<typeof Block>
 
-/** @throws GyreError E_WIRE_MALFORMED, E_WIRE_UNSUPPORTED. */
+/**
+ * `output_config`, `thinking`, `context_management` and `disable_parallel_tool_use` are wishes the policy cannot be held to: they are
+ * read by nobody, and a schema asked for in `output_config.format` is not enforced.
+ * @throws GyreError E_WIRE_MALFORMED, E_WIRE_UNSUPPORTED.
+ */
 export function parseAnthropicEnvelope(body: unknown): Envelope {
   const request = validate(Body, body, '')
-  if ((request.stop_sequences ?? []).length > 0) throw unsupported('stop_sequences', 'a stop text')
-  if ((request.mcp_servers ?? []).length > 0) throw unsupported('mcp_servers', 'a tool server')
+  refuseOptions(request)
   const tools = (request.tools ?? []).map((tool, i) => toolEntry(tool, `tools.${i}`))
   return {
     model: request.model,
@@ -60,6 +69,15 @@ export function parseAnthropicEnvelope(body: unknown): Envelope {
   }
 }
 
+function refuseOptions(request: z.infer<typeof Body>): void {
+  if ((request.stop_sequences ?? []).length > 0) throw unsupported('stop_sequences', 'a stop text')
+  if ((request.mcp_servers ?? []).length > 0) throw unsupported('mcp_servers', 'a tool server')
+  const choice = request.tool_choice?.type ?? 'auto'
+  if (choice !== 'auto' && (request.tools ?? []).length > 0) {
+    throw unsupported('tool_choice', `the tool choice "${choice}"`)
+  }
+}
+
 /** One element of `messages`. */
 export function parseAnthropicMessage(element: unknown, path: string, envelope: Envelope): readonly Item[] {
   const message = validate(Message, element, path)
@@ -68,7 +86,7 @@ export function parseAnthropicMessage(element: unknown, path: string, envelope: 
 
 /** A deferred tool is not in the header: it becomes known where a tool result refers to it. */
 function toolEntry(
-  entry: { readonly name: string; readonly type?: string | null | undefined },
+  entry: z.infer<typeof NamedTool>,
   path: string,
 ): { readonly spec: ToolSpec; readonly deferred: boolean } {
   if (entry.type !== undefined && entry.type !== null && entry.type !== 'custom') {
@@ -91,7 +109,7 @@ function messageItems(
 ): readonly Item[] {
   switch (role) {
     case 'system':
-      return systemItem(blocks.map((block, i) => textOf(block, `${path}.content.${i}`)))
+      return systemItem(blocks.map((block, i) => systemText(block, `${path}.content.${i}`, specs)))
     case 'user':
       return blocks.map((block, i) => userItem(block, `${path}.content.${i}`, specs))
     case 'assistant':
@@ -110,12 +128,33 @@ function userItem(block: AnyBlock, path: string, specs: ReadonlyMap<string, Tool
   return { kind: 'tool-result', callId: result.tool_use_id, name: '', text, isError: result.is_error ?? false }
 }
 
+/** Tools may come and go in mid-conversation; the header that the policy saw stays as it was. */
+function systemText(block: AnyBlock, path: string, specs: ReadonlyMap<string, ToolSpec>): string {
+  if (block.type !== 'tool_addition' && block.type !== 'tool_removal') return textOf(block, path)
+  const { type, name, definition } = validate(ToolChangeBlock, block, path).tool
+  const isDefinition = type === 'tool_definition' && definition !== null && definition !== undefined
+  if (block.type === 'tool_addition' && isDefinition) {
+    return specText(toolEntry(definition, `${path}.tool.definition`).spec)
+  }
+  if (type !== 'tool_reference' || typeof name !== 'string') throw unsupported(`${path}.tool`, `a tool as "${type}"`)
+  if (block.type === 'tool_removal') return `The tool "${name}" is no longer available.`
+  return specText(knownSpec(name, specs, `${path}.tool.name`))
+}
+
 function resultText(block: AnyBlock, path: string, specs: ReadonlyMap<string, ToolSpec>): string {
   if (block.type !== 'tool_reference') return textOf(block, path)
   const { tool_name: name } = validate(ToolReferenceBlock, block, path)
+  return specText(knownSpec(name, specs, `${path}.tool_name`))
+}
+
+function knownSpec(name: string, specs: ReadonlyMap<string, ToolSpec>, path: string): ToolSpec {
   const spec = specs.get(name)
-  if (spec === undefined) throw malformed(`${path}.tool_name`, `names the tool "${name}", which is not among the tools`)
-  return JSON.stringify({ name: spec.name, description: spec.description, parameters: spec.parameters })
+  if (spec === undefined) throw malformed(path, `names the tool "${name}", which is not among the tools`)
+  return spec
+}
+
+function specText({ name, description, parameters }: ToolSpec): string {
+  return JSON.stringify({ name, description, parameters })
 }
 
 function assistantItem(blocks: readonly AnyBlock[], path: string): AssistantItem {
@@ -125,7 +164,8 @@ function assistantItem(blocks: readonly AnyBlock[], path: string): AssistantItem
     const at = `${path}.content.${i}`
     if (block.type === 'thinking') thinking += validate(ThinkingBlock, block, at).thinking
     else if (block.type === 'tool_use') toolCalls.push(toolCall(block, at))
-    else text += textOf(block, at)
+    // Thinking that only its writer could read, from a conversation that began elsewhere.
+    else if (block.type !== 'redacted_thinking') text += textOf(block, at)
   })
   return { kind: 'assistant', thinking, text, toolCalls }
 }

@@ -8,6 +8,7 @@ import { parseRequest } from './request.ts'
 const HEAD: AnswerHead = { answerId: 'a', model: 'm', createdS: 1, promptTokens: 9, includeUsage: true, tools: [] }
 const USAGE = { promptTokens: 9, cachedTokens: 4, completionTokens: 3 }
 const user = { role: 'user', content: 'hi' }
+const NOT_THERE = { type: 'tool_reference', tool_name: 'Gone' }
 const MARK = { cache_control: { type: 'ephemeral' } }
 
 function itemsOf(body: object): unknown {
@@ -81,6 +82,36 @@ test('what only caching and billing read does not change the items', () => {
   expect(marked).toEqual(plain)
 })
 
+test('thinking that only its writer could read says nothing to the policy', () => {
+  const thinking = { type: 'thinking', thinking: 'T', signature: 'gyre-a-0' }
+  const redacted = { type: 'redacted_thinking', data: 'b3BhcXVl' }
+  const items = itemsOf({ messages: [user, { role: 'assistant', content: [redacted, thinking] }, user] })
+  expect(items).toMatchObject([{}, { kind: 'assistant', thinking: 'T', text: '', toolCalls: [] }, {}])
+})
+
+test('tools that come and go in mid-conversation are spelled out there, and the header stays', () => {
+  const listed = { name: 'Late', description: 'd', input_schema: { type: 'object' }, defer_loading: true }
+  const inline = { name: 'Inline', input_schema: { type: 'object' } }
+  const changes = [
+    { type: 'text', text: 'news' },
+    { type: 'tool_addition', tool: { type: 'tool_reference', name: 'Late' } },
+    { type: 'tool_addition', tool: { type: 'tool_definition', definition: inline }, ...MARK },
+    { type: 'tool_removal', tool: { type: 'tool_reference', name: 'Late' } },
+  ]
+  const items = itemsOf({ tools: [listed], messages: [user, { role: 'system', content: changes }, user] })
+  const text = [
+    'news',
+    '{"name":"Late","description":"d","parameters":{"type":"object"}}',
+    '{"name":"Inline","description":"","parameters":{"type":"object"}}',
+    'The tool "Late" is no longer available.',
+  ].join('\n')
+  expect(items).toEqual([
+    { kind: 'user', text: 'hi' },
+    { kind: 'system', text },
+    { kind: 'user', text: 'hi' },
+  ])
+})
+
 test('a system message in the middle of the list keeps its place', () => {
   const items = itemsOf({ messages: [user, { role: 'system', content: 'reminder' }, user] })
   expect(items).toMatchObject([{ kind: 'user' }, { kind: 'system', text: 'reminder' }, { kind: 'user' }])
@@ -126,6 +157,32 @@ test.each([
     'E_WIRE_UNSUPPORTED tools.0: the server tool "web_search"',
   ],
   [{ messages: [user], stop_sequences: ['x'] }, 'E_WIRE_UNSUPPORTED stop_sequences: '],
+  [
+    { messages: [user], tools: [{ name: 't', input_schema: {} }], tool_choice: { type: 'any' } },
+    'E_WIRE_UNSUPPORTED tool_choice: the tool choice "any"',
+  ],
+  [
+    { messages: [{ role: 'user', content: [{ type: 'tool_result', tool_use_id: 'c', content: [NOT_THERE] }] }] },
+    'E_WIRE_MALFORMED messages.0.content.0.content.0.tool_name: names the tool "Gone"',
+  ],
+  [
+    {
+      messages: [user, { role: 'system', content: [{ type: 'tool_addition', tool: { type: 'mcp_tool_reference' } }] }],
+    },
+    'E_WIRE_UNSUPPORTED messages.1.content.0.tool: a tool as "mcp_tool_reference"',
+  ],
+  [{ messages: [user, { role: 'assistant', content: [{ type: 'server_tool_use' }] }, user] }, 'type "server_tool_use"'],
+  [
+    {
+      messages: [user],
+      tools: [{ name: 't', input_schema: {}, type: 'custom', eager_input_streaming: true }],
+      tool_choice: { type: 'auto', disable_parallel_tool_use: true },
+      output_config: { effort: 'high', format: { type: 'json_schema', schema: { type: 'object' } } },
+      context_management: { edits: [{ type: 'clear_thinking_20251015', keep: 'all' }] },
+      cache_control: { type: 'ephemeral' },
+    },
+    'accepted',
+  ],
   [{ messages: [user], thinking: { type: 'enabled' }, metadata: {}, stop_sequences: [] }, 'accepted'],
 ])('%j is judged by name and place', (body, expected) => {
   expect(refusal(body)).toContain(expected)
@@ -158,7 +215,7 @@ interface Event {
   type: string
   index: number
   content_block: Record<string, unknown>
-  delta: { type: string; text?: string; thinking?: string; partial_json?: string }
+  delta: { type: string; text?: string; thinking?: string; partial_json?: string; signature?: string }
 }
 
 /** Puts the blocks of a stream together as a client does. */
@@ -172,6 +229,7 @@ function assembled(text: string): unknown[] {
     if (event.delta.type === 'text_delta') block['text'] = String(block['text']) + String(event.delta.text)
     if (event.delta.type === 'thinking_delta')
       block['thinking'] = String(block['thinking']) + String(event.delta.thinking)
+    if (event.delta.type === 'signature_delta') block['signature'] = event.delta.signature
     if (event.delta.type === 'input_json_delta') block['input'] = JSON.parse(String(event.delta.partial_json))
   }
   return blocks

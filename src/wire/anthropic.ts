@@ -1,5 +1,6 @@
 /** @file Anthropic Messages: answers and errors. Requests are in anthropic-request.ts. */
 import type { FinishReason, Json, ToolCall, Usage } from '../core/items.ts'
+import { argumentsOf, joinedParts } from './answer-parts.ts'
 import { parseAnthropicEnvelope, parseAnthropicMessage } from './anthropic-request.ts'
 import type { AnswerHead, AnswerPart, AnswerStream, Dialect, Fault, FaultKind } from './dialect.ts'
 import { sseFrame } from './sse.ts'
@@ -89,8 +90,10 @@ class EventStream implements AnswerStream {
 
   #endBlock(): string {
     if (this.#open === undefined) return ''
+    const signature = { type: 'signature_delta', signature: signatureOf(this.#head, this.#blocks) }
+    const signed = this.#open === 'thinking' ? this.#delta(signature) : ''
     this.#open = undefined
-    return event({ type: 'content_block_stop', index: this.#blocks++ })
+    return signed + event({ type: 'content_block_stop', index: this.#blocks++ })
   }
 
   #toolUse(call: ToolCall): string {
@@ -110,7 +113,7 @@ class EventStream implements AnswerStream {
 function answerBody(head: AnswerHead, parts: readonly AnswerPart[], finishReason: FinishReason, usage: Usage): Json {
   return {
     ...envelope(head),
-    content: contentBlocks(parts),
+    content: joinedParts(parts).map((part, index) => contentBlock(head, part, index)),
     stop_reason: STOP_REASON[finishReason],
     stop_sequence: null,
     usage: usageBody(usage),
@@ -118,31 +121,15 @@ function answerBody(head: AnswerHead, parts: readonly AnswerPart[], finishReason
 }
 
 /** The blocks a stream of the same parts would have opened. */
-function contentBlocks(parts: readonly AnswerPart[]): readonly Json[] {
-  const blocks: Json[] = []
-  let run: { kind: 'text' | 'thinking'; text: string } | undefined
-  const flush = (): void => {
-    if (run?.kind === 'text') blocks.push({ type: 'text', text: run.text })
-    if (run?.kind === 'thinking') blocks.push({ type: 'thinking', thinking: run.text, signature: '' })
-    run = undefined
-  }
-  for (const part of parts) {
-    if (part.kind === 'tool-call') {
-      flush()
-      blocks.push({ type: 'tool_use', id: part.call.id, name: part.call.name, input: inputOf(part.call) })
-    } else if (run?.kind === part.kind) run.text += part.text
-    else {
-      flush()
-      run = { kind: part.kind, text: part.text }
-    }
-  }
-  flush()
-  return blocks
+function contentBlock(head: AnswerHead, part: AnswerPart, index: number): Json {
+  if (part.kind === 'text') return { type: 'text', text: part.text }
+  if (part.kind === 'thinking') return { type: 'thinking', thinking: part.text, signature: signatureOf(head, index) }
+  return { type: 'tool_use', id: part.call.id, name: part.call.name, input: argumentsOf(part.call) }
 }
 
-/** The arguments are a JSON object by the contract of the output parser. */
-function inputOf(call: ToolCall): Json {
-  return JSON.parse(call.argumentsText) as Json
+/** The API signs thinking, and clients send the signature back with it. Ours is read by nobody. */
+function signatureOf(head: AnswerHead, index: number): string {
+  return `gyre-${head.answerId}-${index}`
 }
 
 function textDelta(part: Exclude<AnswerPart, { kind: 'tool-call' }>): Json {
