@@ -23,7 +23,7 @@ const LAYERS: Record<string, { imports: readonly string[]; packages?: readonly s
   run: { imports: ['core', 'scheduler', 'trajectory', 'training', 'ports', 'telemetry', 'tokens'] },
   adapters: {
     imports: ['core', 'kernels', 'wire', 'tokens', 'trajectory', 'training', 'ports', 'host', 'cell'],
-    packages: ['libsql', 'kysely', 'smol-toml', 'zod'],
+    packages: ['libsql', 'kysely', 'smol-toml', 'undici', 'zod'],
   },
   config: { imports: ['core'], packages: ['zod', 'yaml'] },
   cli: { imports: ['*'], packages: ['commander', 'picocolors'] },

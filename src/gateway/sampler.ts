@@ -177,7 +177,10 @@ async function listen(
   try {
     for await (const event of engine.generate({ requestId, executionId, promptIds, sampling: rest }, signal)) {
       if (state.isGivenUp) break
-      if (event.kind === 'end') return event
+      if (event.kind === 'end') {
+        correctVersions(sampled, event)
+        return event
+      }
       take(sampled, event)
       generation.onTokens(event.tokenIds)
     }
@@ -204,6 +207,11 @@ function take(sampled: Sampled, event: Extract<GenerateEvent, { kind: 'tokens' }
     sampled.logprobs.push(isEvidence ? logprob : Number.NaN)
     sampled.policyVersions.push(version ?? sampled.policyVersions.at(-1) ?? 0)
   })
+}
+
+/** Of this leg, whose tokens are the last ones. */
+function correctVersions({ policyVersions }: Sampled, { policyVersions: corrected = [] }: GenerateEnd): void {
+  policyVersions.splice(policyVersions.length - corrected.length, corrected.length, ...corrected)
 }
 
 function throwIfAborted(signal: AbortSignal): void {

@@ -32,7 +32,13 @@ export type GenerateEvent =
       readonly logprobs: readonly number[]
       readonly policyVersions: readonly number[]
     }
-  | { readonly kind: 'end'; readonly finishReason: 'stop' | 'length'; readonly cachedTokens: number }
+  | {
+      readonly kind: 'end'
+      readonly finishReason: 'stop' | 'length'
+      readonly cachedTokens: number
+      /** One per token of this generation, when the engine learned only at the end that earlier ones were wrong. */
+      readonly policyVersions?: readonly number[]
+    }
 
 export interface Engine {
   readonly id: EngineId
