@@ -1,13 +1,14 @@
 /** @file The verbs of `gyre`: one file each, a `registerX(program, context)`. */
-import { readFileSync } from 'node:fs'
 import { Command } from 'commander'
 import type { CliContext } from './context.ts'
 import { registerDoctor } from './doctor.ts'
+import { registerRecordings } from './recording-commands.ts'
 import { registerSchema } from './schema.ts'
 import { registerStatus } from './status.ts'
 import { registerTrain } from './train.ts'
 import { type TasksOptions, writeTasks } from './tasks.ts'
 import { registerTree } from './tree.ts'
+import { packageVersion } from './version.ts'
 
 const EXAMPLES = `
 Examples:
@@ -69,6 +70,7 @@ Examples:
     .action((folder: string, options: TasksOptions) => writeTasks(folder, options, context))
   registerStatus(program, context)
   registerTree(program, context)
+  registerRecordings(program, context)
   registerDoctor(program, context)
   registerSchema(program, context)
   program.command('cell', { hidden: true }).action(async () => {
@@ -77,9 +79,4 @@ Examples:
   })
   for (const command of program.commands) command.copyInheritedSettings(program)
   return program
-}
-
-function packageVersion(): string {
-  const file = new URL('../../package.json', import.meta.url)
-  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version
 }

@@ -73,8 +73,8 @@ export interface SessionResult {
   readonly misses: readonly string[]
   /** Arrivals of faults that never came. */
   readonly missedFaults: readonly number[]
-  /** Workspace and home as the harness saw them. */
-  readonly paths: readonly string[]
+  /** Folders of this machine that the harness saw. */
+  readonly folders: readonly string[]
   [Symbol.asyncDispose](): Promise<void>
 }
 
@@ -117,7 +117,7 @@ async function play(options: ScenarioOptions, cleanup: Cleanup): Promise<Session
   gateway.setEngine(options.wrapEngine?.(engine) ?? engine)
   const proxy = scenario.faults.length === 0 ? undefined : await startFaultProxy(gateway.url, scenario.faults)
   if (proxy !== undefined) cleanup.add('fault proxy', async () => proxy.close())
-  const { ends, paths } = await runHarness(options, gateway, proxy?.url ?? gateway.url)
+  const { ends, folders } = await runHarness(options, gateway, proxy?.url ?? gateway.url)
   putRows(store, 'finished')
   const records = store.calls(SESSION)
   return {
@@ -132,7 +132,7 @@ async function play(options: ScenarioOptions, cleanup: Cleanup): Promise<Session
     failures: seen.failures,
     misses: seen.misses,
     missedFaults: scenario.faults.map(({ arrival }) => arrival).filter((arrival) => !proxy?.happened.has(arrival)),
-    paths,
+    folders,
     [Symbol.asyncDispose]: async () => cleanup.close(),
   }
 }
@@ -159,7 +159,7 @@ async function runHarness(
   options: ScenarioOptions,
   gateway: Gateway,
   gatewayUrl: string,
-): Promise<{ readonly ends: readonly ProcessEnd[]; readonly paths: readonly string[] }> {
+): Promise<{ readonly ends: readonly ProcessEnd[]; readonly folders: readonly string[] }> {
   const { scenario, folder } = options
   const runs = scenario.runs.map((run) => ({ run, harness: options.harness(run) }))
   for (const { harness } of runs) await harness.prepare((message) => options.progress?.(message))
@@ -194,7 +194,9 @@ async function runHarness(
     }
     await gateway.closeExecution(SESSION)
     await options.inspect?.(sandbox)
-    return { ends, paths: [sandbox.workspace, sandbox.home] }
+    const { workspace, home } = sandbox
+    const installed = runs.flatMap(({ harness }) => harness.readOnlyFolders)
+    return { ends, folders: [dirname(workspace), dirname(home), workspace, home, ...installed] }
   } finally {
     await sandbox.destroy()
   }
