@@ -1,6 +1,8 @@
 import Anthropic from '@anthropic-ai/sdk'
 import type { MessageParam, Tool, ToolResultBlockParam } from '@anthropic-ai/sdk/resources/messages'
+import type { BetaMessage, BetaMessageParam } from '@anthropic-ai/sdk/resources/beta/messages'
 import { expect, test } from 'vitest'
+import { byteCodec } from '../../test/support/byte-codec.ts'
 import { says, sleep, startRig, turn } from '../../test/support/gateway-rig.ts'
 import type { ExecutionEndpoint } from '../ports/forwarding.ts'
 
@@ -135,4 +137,83 @@ test('calls of different threads in parallel share their prefix and stay apart',
   expect(tree.tokenCount).toBe((leg?.request.promptIds.length ?? 0) + 3 * (leg?.tokenIds.length ?? 0))
   const seeds = new Set(rig.legs.map(({ request }) => request.sampling.seed))
   expect(seeds.size).toBe(3)
+})
+
+test('thinking is signed, streamed and not, and what comes back with its signature is the same turn', async () => {
+  await using rig = await startRig()
+  rig.addEngine('e', says({ ...turn('one'), thinking: 'first' }, { ...turn('two'), thinking: 'second' }, 'three'))
+  const execution = rig.open('x1')
+  rig.route(execution.id, 'e')
+  const api = client(execution)
+  const messages: MessageParam[] = [{ role: 'user', content: 'a' }]
+  const request = { model: 'm', max_tokens: 500, thinking: { type: 'enabled' as const, budget_tokens: 1024 } }
+
+  const one = await api.messages.stream({ ...request, messages }).finalMessage()
+  messages.push({ role: 'assistant', content: one.content }, { role: 'user', content: 'b' })
+  const two = await api.messages.create({ ...request, messages })
+  messages.push({ role: 'assistant', content: two.content }, { role: 'user', content: 'c' })
+  await api.messages.create({ ...request, messages })
+
+  const signatures = [one, two].map(({ content: [block] }) => (block?.type === 'thinking' ? block.signature : ''))
+  expect(signatures.every((signature) => signature.length > 0)).toBe(true)
+  expect(new Set(signatures).size).toBe(2)
+  expect(rig.sink.tree(execution.id).leaves()).toHaveLength(1)
+})
+
+test('tools found in mid-conversation leave the path as it was', async () => {
+  await using rig = await startRig()
+  const found = turn('', ['ToolSearch', '{"query": "select:Late"}'])
+  rig.addEngine('e', says(found, turn('', ['Late', '{"n": 1.0}']), 'done'))
+  const execution = rig.open('x1', { profile: 'claude-code' })
+  rig.route(execution.id, 'e')
+  const { messages: beta } = client(execution).beta
+  const schema = { type: 'object' as const }
+  const late = { name: 'Late', description: 'comes late', input_schema: schema, defer_loading: true }
+  const held = { name: 'DeferredToolPlaceholder', input_schema: schema, defer_loading: true }
+  const [bash, search] = ['Bash', 'ToolSearch'].map((name) => ({ name, description: name, input_schema: schema }))
+  const before = [bash, search, held].filter((tool) => tool !== undefined)
+  const after = [bash, late, search, held].filter((tool) => tool !== undefined)
+  const ask = (tools: typeof before, ...messages: BetaMessageParam[]): Promise<BetaMessage> =>
+    beta.create({ model: 'm', max_tokens: 500, system: 'S', tools, messages, betas: ['advanced-tool-use-2025-11-20'] })
+
+  const cache_control = { type: 'ephemeral' as const }
+  const task: BetaMessageParam = { role: 'user', content: 'go' }
+  const one = await ask(before, task, { role: 'system', content: [{ type: 'text', text: 'env', cache_control }] })
+  const history: BetaMessageParam[] = [task, { role: 'system', content: 'env' }]
+  const reference = { type: 'tool_reference' as const, tool_name: 'Late' }
+  history.push(
+    { role: 'assistant', content: one.content },
+    { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'call_0_0', content: [reference], cache_control }] },
+  )
+  const two = await ask(after, ...history)
+  expect(two.content).toMatchObject([{ type: 'tool_use', name: 'Late', input: { n: 1 } }])
+  history.push(
+    { role: 'assistant', content: two.content },
+    { role: 'user', content: [{ type: 'tool_result', tool_use_id: 'call_1_0', content: 'ok', is_error: false }] },
+  )
+  expect((await ask(after, ...history)).content).toMatchObject([{ type: 'text', text: 'done' }])
+
+  const tree = rig.sink.tree(execution.id)
+  expect(tree.leaves()).toHaveLength(1)
+  expect(byteCodec.decode(rig.legs[2]?.request.promptIds ?? [])).toContain('"description":"comes late"')
+  expect(byteCodec.decode(rig.legs[0]?.request.promptIds ?? [])).not.toContain('DeferredToolPlaceholder')
+  expect(rig.gateway.stats()).toMatchObject({ tokensMismatched: 0, harnessErrors: 0 })
+})
+
+test('a title asked for by a schema is answered as a call on the side', async () => {
+  await using rig = await startRig()
+  rig.addEngine('e', says('{"title": "A title"}'))
+  const execution = rig.open('x1', { profile: 'claude-code' })
+  rig.route(execution.id, 'e')
+  const schema = { type: 'object', properties: { title: { type: 'string' } } }
+  const titled = await client(execution).beta.messages.create({
+    model: 'm',
+    max_tokens: 50,
+    tools: [],
+    system: 'Generate a concise, sentence-case title',
+    output_config: { format: { type: 'json_schema', schema } },
+    messages: [{ role: 'user', content: 'go' }],
+  })
+  expect(titled.content).toMatchObject([{ type: 'text', text: '{"title": "A title"}' }])
+  expect(rig.sink.records.map((record) => record.role)).toEqual(['side'])
 })

@@ -1,7 +1,7 @@
 import { ApiError, GoogleGenAI } from '@google/genai'
 import type { Content, GenerateContentResponse, Part } from '@google/genai'
 import { expect, test } from 'vitest'
-import { says, sleep, startRig, turn } from '../../test/support/gateway-rig.ts'
+import { says, sleep, startRig, turn, until } from '../../test/support/gateway-rig.ts'
 import type { Rig } from '../../test/support/gateway-rig.ts'
 import type { ExecutionId } from '../core/ids.ts'
 import type { ExecutionEndpoint } from '../ports/forwarding.ts'
@@ -128,6 +128,7 @@ test('a waiting client gets frames that say nothing, and the whole answer', asyn
   const execution = rig.open('x1')
   const request = { model: MODEL, contents: 'hi' }
   const streamed = client(execution).models.generateContentStream(request)
+  await until(() => rig.gateway.stats().held === 1)
   setTimeout(() => rig.route(execution.id, 'e'), 60)
   const responses: GenerateContentResponse[] = []
   for await (const response of await streamed) responses.push(response)
@@ -137,6 +138,7 @@ test('a waiting client gets frames that say nothing, and the whole answer', asyn
 
   rig.route(execution.id, undefined, 2)
   const whole = client(execution).models.generateContent({ ...request, contents: 'again' })
+  await until(() => rig.gateway.stats().held === 1)
   await sleep(40)
   rig.route(execution.id, 'e', 3)
   expect((await whole).text).toBe('late')

@@ -49,8 +49,8 @@ type Blocks = z.infer<typeof Content>
 type AnyBlock = z.infer<typeof Block>
 
 /**
- * `output_config`, `thinking`, `context_management` and `disable_parallel_tool_use` are wishes the policy cannot be held to: they are
- * read by nobody, and a schema asked for in `output_config.format` is not enforced.
+ * `output_config`, `thinking`, `context_management` and `disable_parallel_tool_use` are wishes that a policy cannot
+ * be held to. Nobody reads them, and a schema asked for in `output_config.format` is not enforced.
  * @throws GyreError E_WIRE_MALFORMED, E_WIRE_UNSUPPORTED.
  */
 export function parseAnthropicEnvelope(body: unknown): Envelope {
