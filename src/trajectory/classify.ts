@@ -19,7 +19,8 @@ interface CallTexts {
 function textsOf(items: readonly Item[]): CallTexts {
   const system = items.flatMap((item) => (item.kind === 'system' ? [item.text] : [])).join('\n')
   const firstUser = items.find((item) => item.kind === 'user')?.text ?? ''
-  const last = items.at(-1)
+  // A harness may put a note of its own after what it asks for.
+  const last = items.findLast((item) => item.kind !== 'system')
   return {
     system: system.toLowerCase(),
     firstUser: firstUser.toLowerCase(),

@@ -11,7 +11,7 @@ export interface CallSignal {
   readonly systemIncludes?: readonly string[]
   readonly firstUserIncludes?: readonly string[]
   readonly firstUserLacks?: readonly string[]
-  /** The last item must be a user item that holds these. */
+  /** The last item, system text apart, must be a user item that holds these. */
   readonly lastUserIncludes?: readonly string[]
   readonly tools?: 'none' | 'some'
 }

@@ -17,6 +17,14 @@ const rows: readonly Row[] = [
   ['claude-code', 'compaction mid-run', [...midRun, user(SUMMARY)], {}, 'main-summary', ''],
   [
     'claude-code',
+    'a second compaction, with a note after it',
+    [...midRun, user(SUMMARY), system('Note: big.txt was read')],
+    {},
+    'main-summary',
+    '',
+  ],
+  [
+    'claude-code',
     'summary of a sub-agent',
     [...midRun, user(SUMMARY)],
     { 'x-claude-code-agent-id': 'b' },
