@@ -20,8 +20,10 @@ const NATIVE: NativePaths = {
   'darwin-arm64': [`${PACKAGE}-darwin-arm64/claude`],
 }
 
-/** The smallest compaction window the harness accepts. [tokens] */
+/** What the harness itself computes its compaction with. [tokens] */
 const SMALLEST_WINDOW = 100_000
+const LARGEST_RESERVE = 20_000
+const MARGIN = 13_000
 
 export const claudeCode: HarnessRecipe = {
   name: NAME,
@@ -71,8 +73,23 @@ function endpointEnv({ baseUrl, apiKey, contextWindow, maxOutputTokens }: Harnes
     ANTHROPIC_BASE_URL: baseUrl,
     ANTHROPIC_API_KEY: apiKey,
     CLAUDE_CODE_MAX_OUTPUT_TOKENS: String(maxOutputTokens),
-    CLAUDE_CODE_AUTO_COMPACT_WINDOW: String(Math.max(SMALLEST_WINDOW, contextWindow)),
+    ...compactionEnv(contextWindow, Math.min(maxOutputTokens, LARGEST_RESERVE)),
   }
+}
+
+/**
+ * The harness takes a model it does not know for one of 200,000 or 1,000,000 tokens, so it must be told. It compacts
+ * at `window - reserve - 13,000`, or at a percentage of `window - reserve` if that comes first. It takes no window
+ * below 100,000, so a smaller one is said as a percentage, with a margin that shrinks with it.
+ */
+function compactionEnv(contextWindow: number, reserve: number): Record<string, string> {
+  const window = Math.max(SMALLEST_WINDOW, contextWindow)
+  const env = { CLAUDE_CODE_AUTO_COMPACT_WINDOW: String(window) }
+  if (contextWindow >= SMALLEST_WINDOW) return env
+  const room = Math.max(0, contextWindow - reserve)
+  const threshold = room - Math.min(MARGIN, room / 8)
+  const percent = Math.max(1, Math.floor((100 * threshold) / (window - reserve)))
+  return { ...env, CLAUDE_AUTOCOMPACT_PCT_OVERRIDE: String(percent) }
 }
 
 /** In text mode the last thing it prints is what went wrong. */
