@@ -76,9 +76,8 @@ export async function recordScenario(
       },
     })
     writeRecording(out, files)
-    const title = `${recipe.name}-${used}-${name}`
     if (options.json) context.print(JSON.stringify({ recording: out, ...figures }))
-    else context.print(`${figuresTable([{ name: title, figures }])}\nwritten to ${out}`)
+    else context.print(`${figuresTable([{ name: basename(out), figures }])}\nwritten to ${out}`)
     for (const missed of missedGoals(figures)) context.warn(`warning: ${missed}`)
   } finally {
     stop.off()

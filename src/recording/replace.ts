@@ -18,6 +18,8 @@ const OPAQUE_KEYS: ReadonlySet<string> = new Set([
 const ARGUMENT_KEYS: ReadonlySet<string> = new Set(['arguments', 'input', 'args'])
 const POLICY_ROLES: ReadonlySet<unknown> = new Set(['assistant', 'model'])
 const POLICY_TYPES: ReadonlySet<unknown> = new Set(['function_call', 'custom_tool_call', 'reasoning'])
+/** What tools and their fields are for: nothing reads it but a policy. [characters] */
+const DESCRIPTION_OVER = 40
 /** Opening and closing tags say what a text is. */
 const EDGE_TAG = /^<\/?[\w-]{2,40}>|<\/?[\w-]{2,40}>$/g
 
@@ -76,7 +78,8 @@ interface Placeholder {
 }
 
 function replacedText(text: string, place: Place, options: ReplaceOptions): unknown {
-  if (text.length <= options.over || OPAQUE_KEYS.has(place.key) || place.isArgument) return text
+  const over = place.key === 'description' ? Math.min(DESCRIPTION_OVER, options.over) : options.over
+  if (text.length <= over || OPAQUE_KEYS.has(place.key) || place.isArgument) return text
   if (place.isPolicy && options.isSampled(text)) return text
   const body = text.trim()
   if (body === '') return text
@@ -118,9 +121,9 @@ function keptIn(text: string, signals: readonly string[]): readonly (readonly [n
   return kept
 }
 
-/** Every text in a harness profile, wherever it stands: each may be what a rule looks for. */
+/** Every text in a harness profile but its name, wherever it stands: each may be what a rule looks for. */
 export function signalsOf(profile: unknown): readonly string[] {
   if (typeof profile === 'string') return profile.length >= 4 && profile.length <= 200 ? [profile] : []
   if (typeof profile !== 'object' || profile === null) return []
-  return Object.values(profile).flatMap(signalsOf)
+  return Object.entries(profile).flatMap(([key, value]) => (key === 'name' ? [] : signalsOf(value)))
 }
