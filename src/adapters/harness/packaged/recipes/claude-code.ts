@@ -8,6 +8,7 @@ import { readFileSync } from 'node:fs'
 import { lastLine } from '../../../../host/last-line.ts'
 import type { HarnessEndpoint } from '../../../../ports/harness.ts'
 import type { ProcessEnd } from '../../../../ports/sandbox.ts'
+import { compactionThreshold } from '../compaction.ts'
 import { nativeProgram, type NativePaths } from '../native-program.ts'
 import type { HarnessRecipe, LaunchPlan, RecipeContext } from '../recipe.ts'
 
@@ -23,7 +24,6 @@ const NATIVE: NativePaths = {
 /** What the harness itself computes its compaction with. [tokens] */
 const SMALLEST_WINDOW = 100_000
 const LARGEST_RESERVE = 20_000
-const MARGIN = 13_000
 
 export const claudeCode: HarnessRecipe = {
   name: NAME,
@@ -73,23 +73,22 @@ function endpointEnv({ baseUrl, apiKey, contextWindow, maxOutputTokens }: Harnes
     ANTHROPIC_BASE_URL: baseUrl,
     ANTHROPIC_API_KEY: apiKey,
     CLAUDE_CODE_MAX_OUTPUT_TOKENS: String(maxOutputTokens),
-    ...compactionEnv(contextWindow, Math.min(maxOutputTokens, LARGEST_RESERVE)),
+    ...compactionEnv(contextWindow, maxOutputTokens),
   }
 }
 
 /**
  * The harness takes a model it does not know for one of 200,000 or 1,000,000 tokens, so it must be told. It compacts
  * at `window - reserve - 13,000`, or at a percentage of `window - reserve` if that comes first. It takes no window
- * below 100,000, so a smaller one is said as a percentage, with a margin that shrinks with it.
+ * below 100,000, so a smaller one is said as a percentage.
  */
-function compactionEnv(contextWindow: number, reserve: number): Record<string, string> {
+function compactionEnv(contextWindow: number, maxOutputTokens: number): Record<string, string> {
   const window = Math.max(SMALLEST_WINDOW, contextWindow)
   const env = { CLAUDE_CODE_AUTO_COMPACT_WINDOW: String(window) }
   if (contextWindow >= SMALLEST_WINDOW) return env
-  const room = Math.max(0, contextWindow - reserve)
-  const threshold = room - Math.min(MARGIN, room / 8)
-  const percent = Math.max(1, Math.floor((100 * threshold) / (window - reserve)))
-  return { ...env, CLAUDE_AUTOCOMPACT_PCT_OVERRIDE: String(percent) }
+  const share =
+    compactionThreshold(contextWindow, maxOutputTokens) / (window - Math.min(maxOutputTokens, LARGEST_RESERVE))
+  return { ...env, CLAUDE_AUTOCOMPACT_PCT_OVERRIDE: String(Math.max(1, Math.floor(100 * share))) }
 }
 
 /** In text mode the last thing it prints is what went wrong. */
