@@ -4,6 +4,7 @@ import { join, resolve } from 'node:path'
 import { expect, test } from 'vitest'
 import { configMarkdown } from '../src/config/document.ts'
 import { configJsonSchema } from '../src/config/json-schema.ts'
+import { profileJsonSchema } from '../src/config/profile.ts'
 
 const root = resolve(import.meta.dirname, '..')
 const FENCE = /```ts\n([\s\S]*?)```/g
@@ -18,6 +19,7 @@ const snippets = readdirSync(join(root, 'docs'), { recursive: true, encoding: 'u
 
 test.each([
   ['schema/config.schema.json', `${JSON.stringify(configJsonSchema(), null, 2)}\n`],
+  ['schema/profile.schema.json', `${JSON.stringify(profileJsonSchema(), null, 2)}\n`],
   ['docs/config.md', configMarkdown(configJsonSchema())],
 ])('%s is what the schema says (else run `npm run docs`)', (file, current) => {
   expect(readFileSync(join(root, file), 'utf8')).toBe(current)

@@ -1,6 +1,7 @@
 import type { Command } from 'commander'
 import { dryRunReport, derivedNumbers } from '../config/derived.ts'
 import { loadConfig, type LoadedConfig } from '../config/load.ts'
+import { runProfile } from './compose/run-profile.ts'
 import type { CliContext } from './context.ts'
 
 export interface TrainOptions {
@@ -46,6 +47,8 @@ function printDryRun(
   options: TrainOptions,
   context: CliContext,
 ): void {
+  // Only to check it: a dry run names every mistake that the run would.
+  runProfile(config)
   if (options.json) {
     // The resolved file, not the config: that one holds secrets.
     context.print(JSON.stringify({ resolvedYaml, derived: derivedNumbers(config), warnings }))

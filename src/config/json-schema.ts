@@ -26,7 +26,7 @@ export function configJsonSchema(): JsonSchema {
 /** The field or section at `path`; undefined when there is none. */
 export function fieldAt(schema: JsonSchema, path: readonly string[]): JsonSchema | undefined {
   let here: JsonSchema | undefined = schema
-  for (const key of path) here = here?.properties?.[key]
+  for (const key of path) here = here?.properties?.[key] ?? (/^\d+$/.test(key) ? here?.items : undefined)
   return here
 }
 

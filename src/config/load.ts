@@ -23,6 +23,7 @@ export interface LoadedConfig {
 
 /** Fields that are paths, and what they are relative to when they come from the file. */
 const PATHS = [
+  ['harness', 'profile'],
   ['tasks', 'train'],
   ['tasks', 'heldOut'],
   ['policy', 'folder'],
@@ -36,7 +37,9 @@ const PATHS = [
  */
 export function loadConfig(path: string, overrides: readonly string[], context: ResolveContext): LoadedConfig {
   const file = resolve(context.cwd, path)
-  return parseConfig(readText(file, path), { ...context, file, label: labelOf(file, context.cwd) }, overrides)
+  const advice = 'give the path of a YAML file, for example examples/quickstart.yaml'
+  const text = readText(file, `cannot read the run file ${path}: ${advice}`)
+  return parseConfig(text, { ...context, file, label: labelOf(file, context.cwd) }, overrides)
 }
 
 export interface ParseContext extends ResolveContext {
@@ -117,7 +120,8 @@ function withoutNulls(value: unknown): unknown {
   return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, withoutNulls(inner)]))
 }
 
-function placeOf(
+/** Where in the file, or in which override, the field at `path` stands. */
+export function placeOf(
   path: readonly string[],
   document: Document,
   lines: LineCounter,
@@ -186,12 +190,12 @@ function withPaths(
   return { name, ...rest }
 }
 
-function readText(file: string, asGiven: string): string {
+/** @throws GyreError E_CONFIG_NOT_FOUND with this message. */
+export function readText(file: string, message: string): string {
   try {
     return readFileSync(file, 'utf8')
   } catch (error) {
-    const what = 'give the path of a YAML file, for example examples/quickstart.yaml'
-    throw configError('E_CONFIG_NOT_FOUND', `cannot read the run file ${asGiven}: ${what}`, error)
+    throw configError('E_CONFIG_NOT_FOUND', message, error)
   }
 }
 
@@ -200,7 +204,8 @@ function labelOf(file: string, cwd: string): string {
   return short.startsWith('..') ? file : short
 }
 
-function failure(problems: readonly Problem[], where: (path: readonly string[]) => string): GyreError {
+/** One error that says every problem with its place. */
+export function failure(problems: readonly Problem[], where: (path: readonly string[]) => string): GyreError {
   const placed = problems.map((problem) => ({ ...problem, place: where(problem.path) }))
   const message = placed.map((p) => `${p.place}: ${p.message}`).join('\n')
   const code = problems[0]?.code ?? 'E_CONFIG_TYPE'
@@ -213,6 +218,6 @@ function failure(problems: readonly Problem[], where: (path: readonly string[]) 
   })
 }
 
-function configError(code: `E_${Uppercase<string>}`, message: string, cause?: unknown): GyreError {
+export function configError(code: `E_${Uppercase<string>}`, message: string, cause?: unknown): GyreError {
   return new GyreError(message, { boundary: 'config', code, cause })
 }

@@ -20,8 +20,13 @@ export interface Problem {
 
 type Issue = z.core.$ZodIssue
 
-/** @param input what was parsed, to say what was found. */
-export function problemsOf(issues: readonly Issue[], input: unknown, schema: JsonSchema): readonly Problem[] {
+/** @param input what was parsed, to say what was found. @param whole how a problem with all of it is named. */
+export function problemsOf(
+  issues: readonly Issue[],
+  input: unknown,
+  schema: JsonSchema,
+  whole = 'the run file',
+): readonly Problem[] {
   return issues.flatMap((issue) => {
     const path = issue.path.map(String)
     if (issue.code === 'unrecognized_keys') return issue.keys.map((key) => unknownKey([...path, key], schema))
@@ -32,7 +37,7 @@ export function problemsOf(issues: readonly Issue[], input: unknown, schema: Jso
     if (found === undefined) {
       return [{ code: 'E_CONFIG_MISSING', path, message: `${path.join('.')} is missing: expected ${wanted}` }]
     }
-    const message = `${path.join('.') || 'the run file'}: expected ${wanted}, found ${described(found)}`
+    const message = `${path.join('.') || whole}: expected ${wanted}, found ${described(found)}`
     return [{ code: 'E_CONFIG_TYPE', path, message }]
   })
 }
@@ -59,6 +64,11 @@ const NAMES: Readonly<Record<string, string>> = {
   record: 'a section',
 }
 
+const NOT_EMPTY: Readonly<Record<string, string>> = {
+  string: 'a text that is not empty',
+  array: 'a list that is not empty',
+}
+
 function expected(issue: Issue): string {
   switch (issue.code) {
     case 'invalid_type':
@@ -66,7 +76,7 @@ function expected(issue: Issue): string {
     case 'invalid_value':
       return issue.values.length === 1 ? String(issue.values[0]) : `one of ${issue.values.join(', ')}`
     case 'too_small':
-      return issue.origin === 'string' ? 'a text that is not empty' : `at least ${issue.minimum}`
+      return NOT_EMPTY[issue.origin] ?? `at least ${issue.minimum}`
     case 'too_big':
       return `at most ${issue.maximum}`
     case 'invalid_format':

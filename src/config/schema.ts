@@ -13,6 +13,9 @@ const harness = z
       ['pi', 'claude-code', 'codex', 'qwen-code', 'opencode', 'gemini-cli', 'command'],
       'Which harness runs the executions: one that is installed from npm on first use, or command: any program, by argv.',
     ).default('pi'),
+    profile: text(
+      'Harness profile of your own: a YAML or JSON file, relative to the run file (docs/profiles.md). Default: the one we ship for the harness, else the generic one.',
+    ).optional(),
     version: text('npm version of the harness. Default: the one gyre is tested with. Ignored for command.').optional(),
     args: z.array(z.string()).describe('Extra command-line arguments for the harness.').default([]),
     argv: z

@@ -10,21 +10,36 @@ export interface CallFacts {
   readonly hasTools: boolean
 }
 
-interface CallTexts {
-  readonly system: string
-  readonly firstUser: string
-  readonly lastUser: string
-}
+/** Lower-case texts, each joined only when a signal asks for it: a history may be long. */
+class CallTexts {
+  readonly #items: readonly Item[]
+  readonly #texts = new Map<string, string>()
 
-function textsOf(items: readonly Item[]): CallTexts {
-  const system = items.flatMap((item) => (item.kind === 'system' ? [item.text] : [])).join('\n')
-  const firstUser = items.find((item) => item.kind === 'user')?.text ?? ''
-  // A harness may put a note of its own after what it asks for.
-  const last = items.findLast((item) => item.kind !== 'system')
-  return {
-    system: system.toLowerCase(),
-    firstUser: firstUser.toLowerCase(),
-    lastUser: last?.kind === 'user' ? last.text.toLowerCase() : '',
+  constructor(items: readonly Item[]) {
+    this.#items = items
+  }
+
+  get system(): string {
+    return this.#once('system', () => this.#items.flatMap((item) => (item.kind === 'system' ? [item.text] : [])))
+  }
+
+  get firstUser(): string {
+    return this.#once('firstUser', () => [this.#items.find((item) => item.kind === 'user')?.text ?? ''])
+  }
+
+  get lastUser(): string {
+    return this.#once('lastUser', () => {
+      const asked = this.#items.slice(this.#items.findLastIndex((item) => item.kind === 'assistant') + 1)
+      return asked.flatMap((item) => (item.kind === 'user' ? [item.text] : []))
+    })
+  }
+
+  #once(name: string, texts: () => readonly string[]): string {
+    const held = this.#texts.get(name)
+    if (held !== undefined) return held
+    const joined = texts().join('\n').toLowerCase()
+    this.#texts.set(name, joined)
+    return joined
   }
 }
 
@@ -33,21 +48,22 @@ function headerText(facts: CallFacts, name: string): string | undefined {
   return typeof value === 'string' || value === undefined ? value : value.join(', ')
 }
 
-function holdsAll(text: string, parts: readonly string[] | undefined): boolean {
-  return (parts ?? []).every((part) => text.includes(part.toLowerCase()))
+function headerShows(signal: CallSignal, facts: CallFacts): boolean {
+  if (signal.header === undefined) return true
+  const value = headerText(facts, signal.header)
+  const wanted = (signal.headerIncludes ?? '').replaceAll(' ', '')
+  return value !== undefined && value.replaceAll(' ', '').includes(wanted)
 }
 
 function shows(signal: CallSignal, facts: CallFacts, texts: CallTexts): boolean {
   if (signal.tools !== undefined && (signal.tools === 'some') !== facts.hasTools) return false
-  if (signal.header !== undefined) {
-    const value = headerText(facts, signal.header)
-    if (value === undefined || !value.replaceAll(' ', '').includes(signal.headerIncludes ?? '')) return false
-  }
-  if ((signal.firstUserLacks ?? []).some((part) => texts.firstUser.includes(part.toLowerCase()))) return false
+  if (!headerShows(signal, facts)) return false
+  const { systemIncludes = [], firstUserIncludes = [], firstUserLacks = [], lastUserIncludes = [] } = signal
   return (
-    holdsAll(texts.system, signal.systemIncludes) &&
-    holdsAll(texts.firstUser, signal.firstUserIncludes) &&
-    holdsAll(texts.lastUser, signal.lastUserIncludes)
+    systemIncludes.every((part) => texts.system.includes(part.toLowerCase())) &&
+    firstUserIncludes.every((part) => texts.firstUser.includes(part.toLowerCase())) &&
+    !firstUserLacks.some((part) => texts.firstUser.includes(part.toLowerCase())) &&
+    lastUserIncludes.every((part) => texts.lastUser.includes(part.toLowerCase()))
   )
 }
 
@@ -56,7 +72,7 @@ export function classifyCall(
   profile: HarnessProfile,
   facts: CallFacts,
 ): { readonly thread: string; readonly role: LeafRole } {
-  const texts = textsOf(facts.items)
+  const texts = new CallTexts(facts.items)
   const any = (signals: readonly CallSignal[]): boolean => signals.some((signal) => shows(signal, facts, texts))
   const header = profile.threadHeaders.find((name) => headerText(facts, name) !== undefined)
   const thread = header === undefined ? '' : (headerText(facts, header) ?? '')

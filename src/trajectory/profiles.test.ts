@@ -3,7 +3,8 @@ import { result, system, tools, turn, user } from '../../test/support/trees.ts'
 import type { Item } from '../core/items.ts'
 import type { LeafRole } from './node.ts'
 import { type CallFacts, classifyCall } from './classify.ts'
-import { HARNESS_PROFILE_NAMES, harnessProfile } from './profiles.ts'
+import { HARNESS_PROFILE_NAMES, extendedProfile, harnessProfile } from './profiles.ts'
+import { withoutVolatileLines } from './volatile.ts'
 
 const SUMMARY =
   'CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\nYour task is to create a detailed summary of the conversation so far, paying'
@@ -40,6 +41,51 @@ const rows: readonly Row[] = [
     '',
   ],
   ['claude-code', 'title', [system('Generate a concise, sentence-case title'), user('Fix it.')], {}, 'side', ''],
+  [
+    'claude-code',
+    'compaction appended to a tool result, a system reminder behind it',
+    [...midRun, user(SUMMARY), system('Some tools are deferred.')],
+    {},
+    'main-summary',
+    '',
+  ],
+  [
+    'claude-code',
+    'compaction up to a point',
+    [
+      ...midRun,
+      user(
+        'CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\nYour task is to create a detailed summary of this conversation.',
+      ),
+    ],
+    {},
+    'main-summary',
+    '',
+  ],
+  [
+    'claude-code',
+    'a task that asks for a summary',
+    [...agent, turn('ok'), user('Write a detailed summary of the code.')],
+    {},
+    'main',
+    '',
+  ],
+  [
+    'claude-code',
+    'memory extraction, a fork with all tools',
+    [...midRun, user('You are now acting as the memory extraction subagent. Analyze')],
+    {},
+    'side',
+    '',
+  ],
+  [
+    'claude-code',
+    'sub-agent by its prompt',
+    [tools('Bash'), system("You are an agent for Claude Code, Anthropic's"), user('x')],
+    {},
+    'sub-agent',
+    '',
+  ],
   ['claude-code', 'quota', [user('quota')], {}, 'side', ''],
   ['pi', 'main', agent, { 'user-agent': 'OpenAI/JS 6.26.0' }, 'main', ''],
   [
@@ -53,6 +99,24 @@ const rows: readonly Row[] = [
   ['codex', 'main', agent, { 'thread-id': 't1' }, 'main', 't1'],
   ['codex', 'sub-agent', agent, { 'thread-id': 't2', 'x-openai-subagent': 'collab_spawn' }, 'sub-agent', 't2'],
   ['codex', 'compaction', agent, { 'x-codex-turn-metadata': '{"request_kind": "compaction"}' }, 'main-summary', ''],
+  [
+    'codex',
+    'compaction without the header',
+    [system('x'), user('fix'), turn('ok'), user('You are performing a CONTEXT CHECKPOINT COMPACTION. Create')],
+    { 'thread-id': 't1' },
+    'main-summary',
+    't1',
+  ],
+  [
+    'codex',
+    'compaction of a sub-agent',
+    agent,
+    { 'x-codex-turn-metadata': '{"request_kind":"compaction"}', 'x-openai-subagent': 'collab_spawn' },
+    'sub-agent-summary',
+    '',
+  ],
+  ['codex', 'memory', agent, { 'x-openai-memgen-request': 'true' }, 'side', ''],
+  ['codex', 'memory consolidation', agent, { 'x-openai-subagent': 'memory_consolidation' }, 'side', ''],
   [
     'opencode',
     'title',
@@ -79,6 +143,29 @@ const rows: readonly Row[] = [
     'side',
     '',
   ],
+  ['qwen-code', 'main', [tools('a'), system('You are Qwen Code, an interactive CLI agent'), user('x')], {}, 'main', ''],
+  [
+    'qwen-code',
+    'a sub-agent of the user',
+    [
+      tools('a'),
+      system(
+        'You test.\n - When the task is complete, return the final result as a normal model response (not a tool call) and stop.',
+      ),
+      user('x'),
+    ],
+    {},
+    'sub-agent',
+    '',
+  ],
+  [
+    'qwen-code',
+    'title',
+    [tools('respond'), system('Generate a concise, sentence-case title (3-7 words)'), user('x')],
+    {},
+    'side',
+    '',
+  ],
   [
     'qwen-code',
     'compaction',
@@ -95,6 +182,16 @@ const rows: readonly Row[] = [
     'main',
     '',
   ],
+  ['gemini-cli', 'routing', [system('You are a specialized Task Routing AI.'), user('x')], {}, 'side', ''],
+  [
+    'gemini-cli',
+    'compression',
+    [system('responsible for distilling chat history into a structured XML <state_snapshot>.'), user('x')],
+    {},
+    'main-summary',
+    '',
+  ],
+  ['pi', 'a main agent without tools', [system('You are an expert coding assistant'), user('x')], {}, 'main', ''],
   ['gemini-cli', 'sub-agent', [tools('a'), system('You must call complete_task'), user('look')], {}, 'sub-agent', ''],
   ['a harness of mine', 'chat without tools', [system('Answer.'), user('2 + 2?')], {}, 'main', ''],
   ['a harness of mine', 'title', [system('You are a title generator'), user('x')], {}, 'side', ''],
@@ -109,5 +206,38 @@ describe('classifyCall', () => {
   test('an unknown harness gets the generic profile', () => {
     expect(harnessProfile('a harness of mine').name).toBe('generic')
     expect(HARNESS_PROFILE_NAMES).toEqual(expect.arrayContaining(['generic', 'pi', 'claude-code']))
+  })
+})
+
+describe('a profile of the user', () => {
+  test('has what it gives and the rest of its base', () => {
+    const own = extendedProfile({ name: 'mine', extends: 'claude-code', threadHeaders: ['x-thread'] })
+    expect(own).toEqual({ ...harnessProfile('claude-code'), name: 'mine', threadHeaders: ['x-thread'] })
+    expect(extendedProfile({ name: 'mine' }).silenceLimitMs).toBe(harnessProfile('generic').silenceLimitMs)
+    expect(extendedProfile({ name: 'mine' }, 'pi').summary).toBe(harnessProfile('pi').summary)
+  })
+})
+
+describe('withoutVolatileLines', () => {
+  const profile = extendedProfile({ name: 'mine', volatileSystemLines: ['Now: '] })
+
+  test('takes the lines out of system text, wherever it stands, and nothing else', () => {
+    const items = [
+      system('Now: 12:00\nYou are an agent.\nNow: 12:01'),
+      user('Now: 12:02'),
+      system('Now: 12:03'),
+      turn('Now: ok'),
+    ]
+    expect(withoutVolatileLines(profile, items)).toEqual([
+      system('You are an agent.'),
+      user('Now: 12:02'),
+      turn('Now: ok'),
+    ])
+  })
+
+  test('gives back the same items when there is nothing to take', () => {
+    const items = [system('The time is Now: or never.'), user('x')]
+    expect(withoutVolatileLines(profile, items)).toEqual(items)
+    expect(withoutVolatileLines(harnessProfile('pi'), items)).toBe(items)
   })
 })

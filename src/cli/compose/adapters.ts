@@ -14,6 +14,7 @@ import type { Harness } from '../../ports/harness.ts'
 import type { Sandbox } from '../../ports/sandbox.ts'
 import type { Task } from '../../ports/task.ts'
 import type { ExecutionSettings } from '../../run/execution.ts'
+import { runProfile } from './run-profile.ts'
 
 /** Name under which the policy is served. */
 export const MODEL_NAME = 'gyre-policy'
@@ -69,10 +70,11 @@ export async function composeTasks(config: RunConfig, folder: string): Promise<T
   return { train: await write('train', generate.train), heldOut: await write('held-out', generate.heldOut) }
 }
 
+/** @throws GyreError E_CONFIG_* when the harness profile of the run file cannot be used. */
 export function executionSettings(config: RunConfig, temperature: number): ExecutionSettings {
   const { rollout, sandbox, harness, policy } = config
   return {
-    profile: harness.name === 'command' ? 'generic' : harness.name,
+    profile: runProfile(config),
     model: MODEL_NAME,
     contextWindow: policy.model.context,
     maxOutputTokens: rollout.maxTokens,
