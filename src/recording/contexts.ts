@@ -37,7 +37,7 @@ interface Place {
 export function wrongContexts(
   asked: readonly AskedCall[],
   tree: ExecutionTree,
-  codec: ChatCodec,
+  codec: Pick<ChatCodec, 'decode'>,
 ): readonly WrongContext[] {
   const history = new Histories(tree)
   const texts = new NodeTexts(codec)
@@ -160,10 +160,10 @@ interface Spans {
 }
 
 class NodeTexts {
-  readonly #codec: ChatCodec
+  readonly #codec: Pick<ChatCodec, 'decode'>
   readonly #texts = new Map<NodeId, string>()
 
-  constructor(codec: ChatCodec) {
+  constructor(codec: Pick<ChatCodec, 'decode'>) {
     this.#codec = codec
   }
 

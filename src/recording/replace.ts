@@ -28,6 +28,8 @@ export interface ReplaceOptions {
   readonly over: number
   /** Short texts that stay inside a replaced one: what roles and rules are recognized by. Compared without case. */
   readonly signals: readonly string[]
+  /** How lines begin that stay whole. */
+  readonly lines: readonly string[]
   /** True for a text the policy sampled. */
   readonly isSampled: (text: string) => boolean
   /** Applied to every string first: folders of this machine are nobody's business. */
@@ -85,7 +87,7 @@ function replacedText(text: string, place: Place, options: ReplaceOptions): unkn
   if (body === '') return text
   const start = text.indexOf(body)
   const [before, after] = [text.slice(0, start), text.slice(start + body.length)]
-  const keep = keptIn(body, options.signals)
+  const keep = keptIn(body, options)
   const escapes = escapesOf(body)
   const placeholder: Placeholder = {
     [FILLER_KEY]: createHash('sha256').update(body).digest('hex').slice(0, 16),
@@ -103,12 +105,19 @@ function expanded({ [FILLER_KEY]: id, bytes, escapes = 0, keep = [], before = ''
 }
 
 /** First places of all signals, as written, in order and without overlap. */
-function keptIn(text: string, signals: readonly string[]): readonly (readonly [number, string])[] {
+function keptIn(text: string, { signals, lines }: ReplaceOptions): readonly (readonly [number, string])[] {
   const lower = text.toLowerCase()
   const spans = signals.flatMap((signal) => {
     const at = lower.indexOf(signal.toLowerCase())
     return at < 0 ? [] : [{ at, end: at + signal.length }]
   })
+  let at = 0
+  for (const line of text.split('\n')) {
+    const end = at + line.length + 1
+    if (lines.some((begin) => line.startsWith(begin)))
+      spans.push({ at: Math.max(0, at - 1), end: Math.min(end, text.length) })
+    at = end
+  }
   for (const match of text.matchAll(EDGE_TAG)) spans.push({ at: match.index, end: match.index + match[0].length })
   const kept: (readonly [number, string])[] = []
   let end = 0
@@ -119,11 +128,4 @@ function keptIn(text: string, signals: readonly string[]): readonly (readonly [n
     end = span.end
   }
   return kept
-}
-
-/** Every text in a harness profile but its name, wherever it stands: each may be what a rule looks for. */
-export function signalsOf(profile: unknown): readonly string[] {
-  if (typeof profile === 'string') return profile.length >= 4 && profile.length <= 200 ? [profile] : []
-  if (typeof profile !== 'object' || profile === null) return []
-  return Object.entries(profile).flatMap(([key, value]) => (key === 'name' ? [] : signalsOf(value)))
 }

@@ -7,11 +7,10 @@
 import type { ExecutionId } from '../core/ids.ts'
 import type { AssistantItem, ToolCall } from '../core/items.ts'
 import type { ChatCodec } from '../tokens/codec.ts'
+import type { HarnessProfile, ShellTool } from '../trajectory/profile.ts'
 import { splitContext } from './context-parts.ts'
 import type { ContextParts } from './context-parts.ts'
 import type { Scenario, ScenarioRule, ScenarioTurn } from './scenario.ts'
-import { shellToolOf } from './shell-tool.ts'
-import type { ShellTool } from './shell-tool.ts'
 
 /** The ids still to come after `promptIds`, which may end in a part of the turn. */
 export type ScenarioScript = (promptIds: Int32Array, executionId: ExecutionId, requestId: string) => Int32Array
@@ -19,17 +18,14 @@ export type ScenarioScript = (promptIds: Int32Array, executionId: ExecutionId, r
 export interface ScenarioScriptOptions {
   /** Told of a context that no rule holds for: the last thing the harness said. */
   readonly onMiss?: (lastText: string) => void
-  /** Default: by the name of the profile. */
-  readonly shellTool?: ShellTool
 }
 
 export function scenarioScript(
   scenario: Scenario,
   codec: ChatCodec,
-  profile: { readonly name: string },
+  { shellTool }: Pick<HarnessProfile, 'shellTool'>,
   options: ScenarioScriptOptions = {},
 ): ScenarioScript {
-  const shell = options.shellTool ?? shellToolOf(profile.name)
   const asked = new Map<string, string[]>()
   return (promptIds, executionId, requestId) => {
     const parts = splitContext(promptIds, codec)
@@ -38,7 +34,7 @@ export function scenarioScript(
     asked.set(key, generations)
     if (!generations.includes(requestId)) generations.push(requestId)
     const turn = turnFor(scenario, textsOf(parts, codec), generations.indexOf(requestId), options.onMiss)
-    return spoken(turn, codec, shell).subarray(parts.partial.length)
+    return spoken(turn, codec, shellTool).subarray(parts.partial.length)
   }
 }
 
@@ -92,7 +88,7 @@ function turnsSince(marker: string | undefined, texts: readonly string[]): numbe
 
 function spoken(turn: ScenarioTurn, codec: ChatCodec, shell: ShellTool): Int32Array {
   const fill = (text: string): string =>
-    text.replaceAll('${shell}', shell.tool).replaceAll('${command}', shell.argument)
+    text.replaceAll('${shell}', shell.name).replaceAll('${command}', shell.argument)
   if (turn.raw !== undefined) {
     const ids = codec.encodeSampled(fill(turn.raw))
     return Int32Array.from([...ids, ...codec.stopTokenIds.slice(0, 1)])
@@ -106,7 +102,7 @@ function spoken(turn: ScenarioTurn, codec: ChatCodec, shell: ShellTool): Int32Ar
       ...(turn.calls ?? []).map(({ tool, args }) =>
         callOf(fill(tool), fill(typeof args === 'string' ? args : JSON.stringify(args))),
       ),
-      ...commands.map((command) => callOf(shell.tool, JSON.stringify({ [shell.argument]: command, ...shell.extra }))),
+      ...commands.map((command) => callOf(shell.name, JSON.stringify({ [shell.argument]: command, ...shell.extra }))),
     ],
   }
   return codec.encodeTurn(item)

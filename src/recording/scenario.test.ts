@@ -2,6 +2,7 @@ import { expect, test } from 'vitest'
 import { byteCodec } from '../../test/support/byte-codec.ts'
 import { executionId } from '../core/ids.ts'
 import type { Item } from '../core/items.ts'
+import { harnessProfile } from '../trajectory/profiles.ts'
 import { parseScenario, scenarioOf } from './scenario.ts'
 import type { Scenario } from './scenario.ts'
 import { scenarioScript } from './scenario-script.ts'
@@ -19,7 +20,7 @@ function scriptOf(rules: Scenario['rules'], profile = 'pi'): ScenarioScript {
   return scenarioScript(
     { ...scenarioOf({ name: 's', instruction: 'go', rules: [{ turns: [{ text: 'x' }] }] }), rules },
     byteCodec,
-    { name: profile },
+    harnessProfile(profile),
   )
 }
 
@@ -49,7 +50,8 @@ test('turns follow each other, and the shell is called as the harness calls it',
   const second = context(user('go'), said('one'), user('on'))
   const commands = call('bash', '{"command":"ls"}') + call('bash', '{"command":"pwd"}')
   expect(says(script, second)).toBe(`<think>hm</think>${commands}<close>`)
-  expect(says(scriptOf(rules, 'codex'), second)).toContain(call('exec_command', '{"cmd":"ls"}'))
+  const codex = harnessProfile('codex').shellTool
+  expect(says(scriptOf(rules, 'codex'), second)).toContain(call(codex.name, `{"${codex.argument}":"ls"}`))
   expect(says(script, context(user('go'), said('one'), user('on'), said('two'), user('on')))).toBe('Done.<close>')
 })
 
@@ -88,7 +90,7 @@ test('a context that no rule holds for is reported', () => {
     rules: [{ when: { includes: ['never'] }, turns: [{ text: 'x' }] }],
   })
   const misses: string[] = []
-  const script = scenarioScript(scenario, byteCodec, { name: 'pi' }, { onMiss: (text) => misses.push(text) })
+  const script = scenarioScript(scenario, byteCodec, harnessProfile('pi'), { onMiss: (text) => misses.push(text) })
   expect(says(script, context(user('something else')))).toBe('Done.<close>')
   expect(misses[0]).toContain('something else')
 })

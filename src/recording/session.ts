@@ -2,10 +2,11 @@
 import type { Json } from '../core/items.ts'
 import type { ChatCodec } from '../tokens/codec.ts'
 import type { CallRecord, PolicyNode } from '../trajectory/node.ts'
+import type { CallSignal, HarnessProfile } from '../trajectory/profile.ts'
 import { RECORDING_FORMAT } from './format.ts'
 import type { RecordedCall, RecordedExchange, RecordingFiles, RecordingHead } from './format.ts'
 import { PartTable } from './parts.ts'
-import { replaceLongTexts, signalsOf } from './replace.ts'
+import { replaceLongTexts } from './replace.ts'
 import type { ReplaceOptions } from './replace.ts'
 import { sampledText } from './sampled.ts'
 import { scrubber } from './scrub.ts'
@@ -29,8 +30,8 @@ export interface SeenExchange {
 
 export interface SeenSession {
   readonly head: Omit<RecordingHead, 'format' | 'replacedOver'>
-  /** The harness profile: its texts stay readable. */
-  readonly profile: unknown
+  /** Its signals stay readable. */
+  readonly profile: HarnessProfile
   readonly codec: ChatCodec
   readonly exchanges: readonly SeenExchange[]
   readonly records: readonly CallRecord[]
@@ -40,7 +41,7 @@ export interface SeenSession {
   readonly replaceOver?: number
 }
 
-/** Only these headers are kept, and those the profile looks at. Never one with a key. */
+/** Only these headers are kept, and those the profile names. Never one with a key. */
 const KEPT_HEADERS: readonly string[] = ['anthropic-version', 'x-stainless-retry-count']
 const SECRET_HEADER = /auth|cookie|key|token|secret/i
 const DEFAULT_OVER = 160
@@ -48,16 +49,16 @@ const DEFAULT_OVER = 160
 export function recordSession(session: SeenSession): RecordingFiles {
   const over = session.replaceOver ?? DEFAULT_OVER
   const turns = session.records.flatMap(({ nodes }) => nodes.filter((node) => node.provenance === 'policy'))
-  const signals = signalsOf(session.profile)
   const options: ReplaceOptions = {
     over,
-    signals,
+    signals: signalTexts(session.profile),
+    lines: session.profile.volatileSystemLines,
     isSampled: sampledBy(turns),
     scrub: scrubber(session.folders),
   }
   const table = new PartTable()
   const startMs = session.exchanges[0]?.startedAtMs ?? 0
-  const kept = new Set([...KEPT_HEADERS, ...signals.map((signal) => signal.toLowerCase())])
+  const kept = headersToKeep(session.profile)
   const exchanges = session.exchanges.map((seen): RecordedExchange => ({
     arrival: seen.arrival,
     ...matchOf(seen),
@@ -75,6 +76,25 @@ export function recordSession(session: SeenSession): RecordingFiles {
     exchanges,
     parts: table.parts,
   }
+}
+
+function signalsIn({ side, summary, subAgent }: HarnessProfile): readonly CallSignal[] {
+  return [...side, ...summary, ...subAgent]
+}
+
+/** Every text a rule of the profile looks for. */
+function signalTexts(profile: HarnessProfile): readonly string[] {
+  return signalsIn(profile).flatMap((signal) => [
+    ...(signal.systemIncludes ?? []),
+    ...(signal.firstUserIncludes ?? []),
+    ...(signal.firstUserLacks ?? []),
+    ...(signal.lastUserIncludes ?? []),
+  ])
+}
+
+function headersToKeep(profile: HarnessProfile): ReadonlySet<string> {
+  const looked = signalsIn(profile).flatMap(({ header }) => header ?? [])
+  return new Set([...KEPT_HEADERS, ...profile.threadHeaders, ...looked, ...profile.headersToRecord])
 }
 
 function matchOf({ call, order, committedBefore }: SeenExchange): Pick<RecordedExchange, 'match'> {
