@@ -6,16 +6,20 @@ import { gatewayError } from './faults.ts'
 /** How long the rest of a refused body is read and dropped, so that the client gets to see the refusal. [ms] */
 const DRAIN_MS = 5000
 
-/** @throws GyreError E_GATEWAY_BODY_TOO_LARGE, E_WIRE_MALFORMED, E_WIRE_UNSUPPORTED. */
-export async function readJson(request: IncomingMessage, limitBytes: number): Promise<unknown> {
+/** @throws GyreError E_GATEWAY_BODY_TOO_LARGE, E_WIRE_UNSUPPORTED. */
+export async function readBody(request: IncomingMessage, limitBytes: number): Promise<Buffer> {
   const encoding = request.headers['content-encoding'] ?? 'identity'
   if (encoding !== 'identity') {
     drain(request)
     throw wireError('E_WIRE_UNSUPPORTED', `content-encoding "${encoding}" is not supported: send the body as it is`)
   }
-  const text = (await readBytes(request, limitBytes)).toString('utf8')
+  return readBytes(request, limitBytes)
+}
+
+/** @throws GyreError E_WIRE_MALFORMED. */
+export function parseJson(body: Buffer): unknown {
   try {
-    return JSON.parse(text) as unknown
+    return JSON.parse(body.toString('utf8')) as unknown
   } catch (error) {
     const why = error instanceof Error ? error.message : String(error)
     throw wireError('E_WIRE_MALFORMED', `the request body is not JSON: ${why}`)

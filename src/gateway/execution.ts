@@ -3,8 +3,9 @@ import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import type { CallId } from '../core/ids.ts'
 import type { OpenExecution } from '../ports/forwarding.ts'
 import type { CallRecord, NodeId } from '../trajectory/node.ts'
-import { ExecutionTree } from '../trajectory/tree.ts'
+import { PathTree, ROOT } from '../trajectory/path-tree.ts'
 import { closedError, gatewayError } from './faults.ts'
+import { BodyHistory } from './history.ts'
 import type { ModelCall } from './model-call.ts'
 
 /** What makes two requests the same request. */
@@ -32,6 +33,7 @@ export class Execution {
   readonly spec: OpenExecution
   readonly apiKey: string
   readonly counters = zeroCounters()
+  readonly bodies = new BodyHistory()
   readonly #keyDigest: Buffer
   readonly #running = new Map<ModelCall, Promise<void>>()
   /** By thread and request: what a retry may attach to. */
@@ -39,8 +41,10 @@ export class Execution {
   /** By thread and context: committed answers to the same question, oldest first. */
   readonly #answers = new Map<string, { readonly callId: CallId; readonly node: NodeId }[]>()
   readonly #callOfNode = new Map<NodeId, ModelCall>()
+  /** Nodes that a later request continued from. */
+  readonly #used = new Set<NodeId>()
   readonly #timesAsked = new Map<string, number>()
-  #tree: ExecutionTree
+  #tree = new PathTree()
   #persisted: Promise<void> = Promise.resolve()
   #isClosed = false
   #started = 0
@@ -49,10 +53,9 @@ export class Execution {
     this.spec = spec
     this.apiKey = randomBytes(24).toString('base64url')
     this.#keyDigest = digest(this.apiKey)
-    this.#tree = new ExecutionTree(spec.executionId)
   }
 
-  get tree(): ExecutionTree {
+  get tree(): PathTree {
     return this.#tree
   }
 
@@ -111,11 +114,13 @@ export class Execution {
 
   /** A request that continues from a path proves that every answer on it was used. */
   markUsed(leaf: NodeId): void {
-    for (const node of this.#tree.pathNodes(leaf)) {
-      const call = this.#callOfNode.get(node.id)
+    // What is above a node that was marked before was marked with it.
+    for (let at = leaf; at !== ROOT && !this.#used.has(at); at = this.#tree.parentOf(at)) {
+      this.#used.add(at)
+      const call = this.#callOfNode.get(at)
       if (call === undefined) continue
       call.isUsed = true
-      this.#callOfNode.delete(node.id)
+      this.#callOfNode.delete(at)
       this.#latest.delete(requestKey(call.facts))
     }
   }
@@ -153,8 +158,9 @@ export class Execution {
 
   /** The records hold everything; a closed execution only remembers its key, to refuse calls clearly. */
   #forget(): void {
-    this.#tree = new ExecutionTree(this.spec.executionId)
-    for (const map of [this.#latest, this.#answers, this.#callOfNode, this.#timesAsked]) map.clear()
+    this.#tree = new PathTree()
+    this.bodies.forget()
+    for (const map of [this.#latest, this.#answers, this.#callOfNode, this.#timesAsked, this.#used]) map.clear()
   }
 }
 

@@ -5,7 +5,6 @@
  *
  * Routing is in routes.ts, moving between engines in sampler.ts, HTTP in server.ts and respond.ts.
  */
-import { createHash } from 'node:crypto'
 import { callId } from '../core/ids.ts'
 import type { Usage } from '../core/items.ts'
 import { hashSeed } from '../core/rng.ts'
@@ -13,8 +12,9 @@ import type { RecordSink } from '../ports/forwarding.ts'
 import type { ChatCodec } from '../tokens/codec.ts'
 import { classifyCall } from '../trajectory/classify.ts'
 import { harnessProfile } from '../trajectory/profiles.ts'
-import type { Dialect, ParsedRequest } from '../wire/dialect.ts'
-
+import type { Dialect } from '../wire/dialect.ts'
+import type { BlockEncoder } from './block-encoder.ts'
+import type { Conversation } from './conversation.ts'
 import type { Execution, RequestIdentity } from './execution.ts'
 import { closedError, faultOf, overlongError } from './faults.ts'
 import { ModelCall } from './model-call.ts'
@@ -25,6 +25,7 @@ import type { GenerationEnd, Sampler } from './sampler.ts'
 
 export interface ForwardDeps {
   readonly codec: ChatCodec
+  readonly encoder: BlockEncoder
   readonly sink: RecordSink
   readonly sampler: Sampler
   /** What every engine accepts. [tokens] */
@@ -49,19 +50,20 @@ export function forward(
   deps: ForwardDeps,
   execution: Execution,
   dialect: Dialect,
-  parsed: ParsedRequest,
+  conversation: Conversation,
   headers: RequestHeaders,
 ): ModelCall {
   const { spec } = execution
-  const { tools } = parsed
-  const facts = { items: parsed.items, headers, hasTools: tools.length > 0 }
+  const { envelope, signals } = conversation
+  const { tools } = envelope
+  const facts = { items: signals, headers, hasTools: tools.length > 0 }
   const { thread, role } = classifyCall(harnessProfile(spec.profile), facts)
-  const identity = identify(parsed, thread, headers)
+  const identity = identify(conversation, thread, headers)
   const repeated = execution.findRepeated(identity, deps.now(), deps.replayMs)
   if (repeated !== undefined) return repeated
 
   execution.assertAdmits()
-  const prompt = planPrompt(execution.tree, deps.codec, parsed.items)
+  const prompt = planPrompt(execution.tree, deps.encoder, conversation)
   execution.markUsed(prompt.parent)
   const room = deps.maxContext - prompt.tokenIds.length
   if (room < 1) throw overlongError(prompt.tokenIds.length, deps.maxContext)
@@ -76,14 +78,15 @@ export function forward(
       role,
       requestHash,
       contextHash,
-      prompt,
+      promptTokens: prompt.tokenIds.length,
       tools,
       startedAtMs: deps.now(),
     },
+    prompt,
     deps.codec,
     deps.abandonMs,
   )
-  const maxTokens = Math.min(parsed.maxTokens ?? spec.sampling.maxTokens, spec.sampling.maxTokens, room)
+  const maxTokens = Math.min(envelope.maxTokens ?? spec.sampling.maxTokens, spec.sampling.maxTokens, room)
   const seed = hashSeed(spec.sampling.seed, requestHash, timesAsked)
   execution.track(call, runCall(deps, execution, call, maxTokens, seed))
   return call
@@ -121,7 +124,7 @@ async function generate(
   const end = await deps.sampler.run({
     requestId: call.facts.callId,
     executionId,
-    promptIds: call.facts.prompt.tokenIds,
+    promptIds: call.prompt.tokenIds,
     // The execution's own distribution is the one that is trained, whatever the harness asks for.
     sampling: { maxTokens, temperature, topP, topK, stopTokenIds: deps.codec.stopTokenIds, seed },
     signal: call.signal,
@@ -167,18 +170,13 @@ async function failCall(deps: ForwardDeps, execution: Execution, call: ModelCall
 }
 
 function usageOf(call: ModelCall, cachedTokens: number): Usage {
-  const promptTokens = call.facts.prompt.tokenIds.length
+  const { promptTokens } = call.facts
   return { promptTokens, cachedTokens, completionTokens: call.sampled.tokenIds.length }
 }
 
 /** Streaming or not is no difference: a client that lost a stream asks again without one. */
-function identify(parsed: ParsedRequest, thread: string, headers: RequestHeaders): RequestIdentity {
-  const contextHash = sha256(JSON.stringify(parsed.items))
-  const requestHash = sha256(`${contextHash} ${parsed.maxTokens ?? ''}`)
+function identify({ contextHash, envelope }: Conversation, thread: string, headers: RequestHeaders): RequestIdentity {
+  const requestHash = `${contextHash}:${envelope.maxTokens ?? ''}`
   const retries = Number(headers['x-stainless-retry-count'] ?? 0)
   return { thread, requestHash, contextHash, isMarkedRetry: retries > 0 }
-}
-
-function sha256(text: string): string {
-  return createHash('sha256').update(text).digest('hex')
 }

@@ -14,6 +14,7 @@ import type {
   RouteChange,
 } from '../ports/forwarding.ts'
 import type { ChatCodec } from '../tokens/codec.ts'
+import { BlockEncoder } from './block-encoder.ts'
 import { Execution, zeroCounters } from './execution.ts'
 import type { Counters } from './execution.ts'
 import { gatewayError } from './faults.ts'
@@ -81,6 +82,7 @@ export async function createGateway(deps: GatewayDeps): Promise<Gateway> {
   const server = createGatewayServer({
     ...limits,
     codec,
+    encoder: new BlockEncoder(codec),
     sink,
     model,
     maxContext,

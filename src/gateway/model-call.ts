@@ -1,4 +1,5 @@
 /** @file One model call as everything that waits for it sees it: a growing list of parts, then an end. */
+import { invariant } from '../core/errors.ts'
 import type { CallId } from '../core/ids.ts'
 import type { AssistantItem, FinishReason, ToolCall, ToolSpec, Usage } from '../core/items.ts'
 import type { ChatCodec, OutputEvent, OutputParser } from '../tokens/codec.ts'
@@ -17,7 +18,8 @@ export interface ModelCallFacts {
   readonly requestHash: string
   /** Equal for requests that differ only in how long an answer they want. */
   readonly contextHash: string
-  readonly prompt: Prompt
+  /** [tokens] */
+  readonly promptTokens: number
   readonly tools: readonly ToolSpec[]
   readonly startedAtMs: number
 }
@@ -39,12 +41,14 @@ export class ModelCall {
   readonly #parts: AnswerPart[] = []
   readonly #waiters = new Set<() => void>()
   readonly #abandonMs: number
+  #prompt: Prompt | undefined
   #state: CallState = { kind: 'running' }
   #readers = 0
   #abandonTimer: NodeJS.Timeout | undefined
 
-  constructor(facts: ModelCallFacts, codec: ChatCodec, abandonMs: number) {
+  constructor(facts: ModelCallFacts, prompt: Prompt, codec: ChatCodec, abandonMs: number) {
     this.facts = facts
+    this.#prompt = prompt
     this.#parser = codec.outputParser(facts.tools)
     this.#abandonMs = abandonMs
   }
@@ -52,6 +56,12 @@ export class ModelCall {
   /** Aborts when nobody wants the answer any more. */
   get signal(): AbortSignal {
     return this.#controller.signal
+  }
+
+  /** Held until the call has ended: a whole context is too much to keep for a retry that may come. */
+  get prompt(): Prompt {
+    invariant(this.#prompt !== undefined, `the prompt of call ${this.facts.callId} is used before its end`)
+    return this.#prompt
   }
 
   get state(): CallState {
@@ -132,6 +142,7 @@ export class ModelCall {
 
   #end(state: CallState): void {
     clearTimeout(this.#abandonTimer)
+    this.#prompt = undefined
     this.#state = state
     this.#wake()
   }

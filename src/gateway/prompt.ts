@@ -1,13 +1,16 @@
 /** @file From canonical items to the ids the engine will see, encoding only what the tree does not hold yet. */
 import { invariant } from '../core/errors.ts'
-import type { AssistantItem, HarnessItem, Item } from '../core/items.ts'
-import type { ChatCodec } from '../tokens/codec.ts'
+import type { Item } from '../core/items.ts'
 import type { NodeId } from '../trajectory/node.ts'
-import type { ExecutionTree, PathContext } from '../trajectory/tree.ts'
+import type { PathContext, PathTree } from '../trajectory/path-tree.ts'
+import type { BlockEncoder, NewItem } from './block-encoder.ts'
+import type { Conversation } from './conversation.ts'
 
 /** A harness node that does not exist yet. */
 export interface BlockDraft {
   readonly items: readonly Item[]
+  /** Of the items. */
+  readonly digests: readonly string[]
   readonly tokenIds: Int32Array
 }
 
@@ -20,71 +23,61 @@ export interface Prompt {
   readonly tokenIds: Int32Array
 }
 
-export function planPrompt(tree: ExecutionTree, codec: ChatCodec, items: readonly Item[]): Prompt {
-  const { parent, matchedItems } = tree.match(items)
-  const blocks = encodeTail(codec, items.slice(matchedItems), tree.contextOf(parent))
-  const parts = [tree.pathTokenIds(parent), ...blocks.map((block) => block.tokenIds)]
-  return { parent, blocks, tokenIds: concatenated(parts) }
+export function planPrompt(tree: PathTree, encoder: BlockEncoder, conversation: Conversation): Prompt {
+  const { facts, itemAt } = conversation
+  const { parent, matchedItems } = tree.match(facts, itemAt)
+  const tail = facts.slice(matchedItems).map((fact, i) => ({ item: itemAt(matchedItems + i), facts: fact }))
+  const blocks = encodeTail(encoder, tail, tree.contextOf(parent))
+  const added = blocks.reduce((sum, block) => sum + block.tokenIds.length, 0)
+  const tokenIds = tree.pathTokenIds(parent, added)
+  let at = tokenIds.length - added
+  for (const block of blocks) {
+    tokenIds.set(block.tokenIds, at)
+    at += block.tokenIds.length
+  }
+  return { parent, blocks, tokenIds }
 }
 
-function encodeTail(codec: ChatCodec, tail: readonly Item[], start: PathContext): readonly BlockDraft[] {
+function encodeTail(encoder: BlockEncoder, tail: readonly NewItem[], start: PathContext): readonly BlockDraft[] {
   const blocks: BlockDraft[] = []
   let context = start
-  for (const block of splitBlocks(tail)) {
-    if (block.kind === 'turn') {
-      blocks.push(opening(codec, context), { items: [block.turn], tokenIds: codec.encodeTurn(block.turn) })
+  for (const items of splitBlocks(tail)) {
+    const [first] = items
+    if (first?.item.kind === 'assistant') {
+      blocks.push(opening(encoder, context), draft(items, encoder.turn(first.item)))
       context = 'turn-closed'
     } else {
-      blocks.push({ items: block.items, tokenIds: codec.encodeBlock(block.items, context) })
+      blocks.push(draft(items, encoder.block(items, context)))
       context = 'harness'
     }
   }
   invariant(context === 'harness' || context === 'start', 'a request ends in an item of the harness')
-  return [...blocks, opening(codec, context)]
+  return [...blocks, opening(encoder, context)]
+}
+
+function draft(items: readonly NewItem[], tokenIds: Int32Array): BlockDraft {
+  return { items: items.map(({ item }) => item), digests: items.map(({ facts }) => facts.digest), tokenIds }
 }
 
 /** The ids that open an assistant turn; after another turn, with the glue that ends it. */
-function opening(codec: ChatCodec, context: PathContext): BlockDraft {
+function opening(encoder: BlockEncoder, context: PathContext): BlockDraft {
   const isAfterTurn = context === 'turn-closed' || context === 'turn-open'
-  const glue = isAfterTurn ? codec.encodeBlock([], context) : new Int32Array(0)
-  return { items: [], tokenIds: concatenated([glue, codec.encodeGenerationPrompt()]) }
+  return { items: [], digests: [], tokenIds: encoder.opening(isAfterTurn ? context : undefined) }
 }
 
-type Block =
-  | { readonly kind: 'harness'; readonly items: readonly HarnessItem[] }
-  /** A turn that was never sampled here: rewritten or imported history. */
-  | { readonly kind: 'turn'; readonly turn: AssistantItem }
-
-/** Tools with the first system text are one block, and so is each run of tool results. */
-function splitBlocks(items: readonly Item[]): readonly Block[] {
-  const blocks: Block[] = []
-  let open: HarnessItem[] | undefined
-  for (const item of items) {
-    if (item.kind === 'assistant') {
-      blocks.push({ kind: 'turn', turn: item })
-      open = undefined
-    } else if (open !== undefined && joins(open.at(-1), item)) {
-      open.push(item)
-    } else {
-      open = [item]
-      blocks.push({ kind: 'harness', items: open })
-    }
+/** Tools with the first system text are one block, and so is each run of tool results; a turn stands alone. */
+function splitBlocks(items: readonly NewItem[]): readonly (readonly NewItem[])[] {
+  const blocks: NewItem[][] = []
+  for (const next of items) {
+    const open = blocks.at(-1)
+    if (open !== undefined && joins(open.at(-1)?.item, next.item)) open.push(next)
+    else blocks.push([next])
   }
   return blocks
 }
 
-function joins(last: HarnessItem | undefined, next: HarnessItem): boolean {
+function joins(last: Item | undefined, next: Item): boolean {
   return (
     (last?.kind === 'tools' && next.kind === 'system') || (last?.kind === 'tool-result' && next.kind === 'tool-result')
   )
-}
-
-function concatenated(parts: readonly Int32Array[]): Int32Array {
-  const out = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0))
-  let at = 0
-  for (const part of parts) {
-    out.set(part, at)
-    at += part.length
-  }
-  return out
 }

@@ -1,9 +1,9 @@
-/** @file Turns a finished call into its record, and its record into nodes of the tree. */
+/** @file Turns a finished call into its record and into nodes of the tree. */
 import type { ExecutionId } from '../core/ids.ts'
 import type { FinishReason, Usage } from '../core/items.ts'
-import { sameContent } from '../trajectory/canonical.ts'
 import type { CallRecord, HarnessNode, NodeId, PolicyNode } from '../trajectory/node.ts'
-import type { ExecutionTree } from '../trajectory/tree.ts'
+import type { PathTree } from '../trajectory/path-tree.ts'
+import { pathContent } from '../trajectory/tree.ts'
 import type { ModelCall } from './model-call.ts'
 import type { BlockDraft, Prompt } from './prompt.ts'
 
@@ -16,12 +16,12 @@ export interface CallEnd {
 }
 
 /** Commits the call to the tree at once, so that no other call can take its node ids, and returns the record. */
-export function commitCall(tree: ExecutionTree, executionId: ExecutionId, call: ModelCall, end: CallEnd): CallRecord {
-  const { callId, dialect, thread, role, requestHash, startedAtMs, prompt } = call.facts
+export function commitCall(tree: PathTree, executionId: ExecutionId, call: ModelCall, end: CallEnd): CallRecord {
+  const { callId, dialect, thread, role, requestHash, startedAtMs } = call.facts
   const { status, finishReason, usage, endedAtMs, moves } = end
-  const { parent, created } = harnessNodes(tree, prompt)
-  const policy: PolicyNode = {
-    id: tree.nextNodeId + created.length,
+  const sequence = tree.nextSequence
+  const { parent, created } = addBlocks(tree, call.prompt)
+  const policy: Omit<PolicyNode, 'id'> = {
     parent,
     provenance: 'policy',
     callId,
@@ -32,28 +32,27 @@ export function commitCall(tree: ExecutionTree, executionId: ExecutionId, call: 
     policyVersions: Int32Array.from(call.sampled.policyVersions),
     status,
   }
-  const record: CallRecord = {
+  const id = tree.add(parent, policy.tokenIds, pathContent(policy))
+  return {
     callId,
     executionId,
-    sequence: tree.nextSequence,
+    sequence,
     dialect,
     thread,
     role,
     requestHash,
-    nodes: [...created, policy],
+    nodes: [...created, { id, ...policy }],
     usage,
     startedAtMs,
     endedAtMs,
     moves,
   }
-  tree.commit(record)
-  return record
 }
 
 /** True when root to generated leaf says exactly the ids the engine saw and sampled. */
-export function isPathExact(tree: ExecutionTree, leaf: NodeId, call: ModelCall): boolean {
+export function isPathExact(tree: PathTree, leaf: NodeId, call: ModelCall): boolean {
   const path = tree.pathTokenIds(leaf)
-  const prompt = call.facts.prompt.tokenIds
+  const prompt = call.prompt.tokenIds
   const sampled = Int32Array.from(call.sampled.tokenIds)
   return (
     bytesOf(path.subarray(0, prompt.length)).equals(bytesOf(prompt)) &&
@@ -66,29 +65,24 @@ function bytesOf(ids: Int32Array): Buffer {
 }
 
 /** Blocks that another call committed in the meantime are shared; the rest become nodes. */
-function harnessNodes(
-  tree: ExecutionTree,
+function addBlocks(
+  tree: PathTree,
   prompt: Prompt,
 ): { readonly parent: NodeId; readonly created: readonly HarnessNode[] } {
   let parent = prompt.parent
   const created: HarnessNode[] = []
   for (const block of prompt.blocks) {
-    const shared = created.length === 0 ? sharedChild(tree, parent, block) : undefined
-    if (shared !== undefined) {
-      parent = shared
-      continue
-    }
-    const id = tree.nextNodeId + created.length
-    created.push({ id, parent, provenance: 'harness', items: block.items, tokenIds: block.tokenIds })
-    parent = id
+    // Equal ids are not enough: a later request finds the node by what its items say.
+    const shared = created.length === 0 ? tree.findBlock(parent, block.tokenIds, block.digests) : undefined
+    if (shared === undefined) {
+      const id = addBlock(tree, parent, block)
+      created.push({ id, parent, provenance: 'harness', items: block.items, tokenIds: block.tokenIds })
+      parent = id
+    } else parent = shared
   }
   return { parent, created }
 }
 
-/** Equal ids are not enough: a later request finds the node by what its items say. */
-function sharedChild(tree: ExecutionTree, parent: NodeId, block: BlockDraft): NodeId | undefined {
-  const id = tree.findHarnessChild(parent, block.tokenIds)
-  const node = id === undefined ? undefined : tree.node(id)
-  if (node?.provenance !== 'harness' || node.items.length !== block.items.length) return undefined
-  return node.items.every((item, i) => sameContent(item, block.items[i] ?? item)) ? id : undefined
+function addBlock(tree: PathTree, parent: NodeId, { items, digests, tokenIds }: BlockDraft): NodeId {
+  return tree.add(parent, tokenIds, { kind: 'block', digests, endsInTurn: items.at(-1)?.kind === 'assistant' })
 }

@@ -2,10 +2,10 @@
 import { createServer } from 'node:http'
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Dialect } from '../wire/dialect.ts'
-import { parseRequest } from '../wire/request.ts'
 import { dialectOf, SERVED_PATHS, wireRoute } from '../wire/routes.ts'
 import type { WireRoute } from '../wire/routes.ts'
-import { readJson } from './body.ts'
+import { parseJson, readBody } from './body.ts'
+import type { Conversation } from './conversation.ts'
 import type { Execution } from './execution.ts'
 import { faultOf, gatewayError } from './faults.ts'
 import { forward } from './forward.ts'
@@ -64,41 +64,53 @@ async function answer(deps: ServerDeps, request: IncomingMessage, response: Serv
 
 async function dispatch(deps: ServerDeps, execution: Execution, exchange: Exchange): Promise<void> {
   const { response, route } = exchange
-  const { dialect, verb, target } = route
+  const { dialect, verb } = route
   if (verb === 'generate') return complete(deps, execution, exchange)
   if (verb === 'list-models') {
     return sendJson(response, 200, dialect.modelsBody(deps.model, Math.floor(deps.now() / 1000)))
   }
-  const posted = await readPosted(deps, execution, exchange)
-  const { items } = parseRequest(dialect, route.requestIn?.(posted) ?? posted, target)
-  const prompt = planPrompt(execution.tree, deps.codec, items)
+  const body = await readPosted(deps, execution, exchange)
+  const conversation = countedConversation(execution, route, body)
+  const prompt = planPrompt(execution.tree, deps.encoder, conversation)
   return sendJson(response, 200, dialect.countBody(prompt.tokenIds.length))
+}
+
+/** Gemini wraps the request to count; the others send it as it is, so that counting before a call makes it cheap. */
+function countedConversation(
+  execution: Execution,
+  { dialect, target, requestIn }: WireRoute,
+  body: Buffer,
+): Conversation {
+  if (requestIn === undefined) return execution.bodies.read(body, dialect, target)
+  const posted = parseJson(body)
+  return execution.bodies.readWhole(dialect, requestIn(posted) ?? posted, target)
 }
 
 async function complete(deps: ServerDeps, execution: Execution, exchange: Exchange): Promise<void> {
   const { request, response, route, tapped } = exchange
   const { dialect, target } = route
   const body = await readPosted(deps, execution, exchange)
-  if (tapped !== undefined) tapped.body = body
-  const parsed = parseRequest(dialect, body, target)
-  const call = forward(deps, execution, dialect, parsed, request.headers)
+  if (tapped !== undefined) tapped.body = parseJson(body)
+  const conversation = execution.bodies.read(body, dialect, target)
+  const call = forward(deps, execution, dialect, conversation, request.headers)
+  const { envelope } = conversation
   if (tapped !== undefined) tapped.call = call
   const head = {
     answerId: call.facts.callId,
-    model: parsed.model === '' ? deps.model : parsed.model,
+    model: envelope.model === '' ? deps.model : envelope.model,
     createdS: Math.floor(call.facts.startedAtMs / 1000),
-    promptTokens: call.facts.prompt.tokenIds.length,
-    includeUsage: parsed.includeUsage,
+    promptTokens: call.facts.promptTokens,
+    includeUsage: envelope.includeUsage,
     tools: call.facts.tools,
   }
-  await respond(response, call, dialect, head, parsed.stream, deps.keepAliveMs)
+  await respond(response, call, dialect, head, envelope.stream, deps.keepAliveMs)
 }
 
-async function readPosted(deps: ServerDeps, execution: Execution, exchange: Exchange): Promise<unknown> {
+async function readPosted(deps: ServerDeps, execution: Execution, exchange: Exchange): Promise<Buffer> {
   const { request, method, path } = exchange
   if (method !== 'POST') throw gatewayError('E_GATEWAY_METHOD', `${path} takes POST, not ${method}`)
   execution.assertOpen()
-  return readJson(request, deps.bodyBytes)
+  return readBody(request, deps.bodyBytes)
 }
 
 /** The key of one execution opens nothing of another. */

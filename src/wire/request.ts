@@ -7,26 +7,30 @@ import { malformed } from './validate.ts'
 export function parseRequest(dialect: Dialect, body: unknown, target: RequestTarget = {}): ParsedRequest {
   const envelope = dialect.parseEnvelope(body, target)
   const field = dialect.conversation
-  const elements = (body as Readonly<Record<string, unknown>>)[field]
+  const given = (body as Readonly<Record<string, unknown>>)[field]
+  const elements = dialect.listOf === undefined ? given : dialect.listOf(given)
   if (!Array.isArray(elements)) throw malformed(field, 'must be a list')
   const conversation = elements.flatMap((element, i) => dialect.parseElement(element, `${field}.${i}`, envelope))
   return assembled(dialect, envelope, dialect.splitsTurns ? joinedTurns(conversation) : conversation)
 }
 
 function assembled(dialect: Dialect, envelope: Envelope, conversation: readonly Item[]): ParsedRequest {
-  const { tools, system } = envelope
   const last = conversation.at(-1)
   if (last === undefined) throw malformed(dialect.conversation, 'must hold at least one message')
   if (last.kind === 'assistant') {
     const why = 'must not end with an assistant message: the policy never continues a given turn'
     throw malformed(dialect.conversation, why)
   }
-  const head: readonly Item[] = tools.length === 0 ? system : [{ kind: 'tools', tools }, ...system]
-  return { ...envelope, items: [...head, ...conversation] }
+  return { ...envelope, items: [...headItems(envelope), ...conversation] }
+}
+
+/** What stands before the conversation. */
+export function headItems({ tools, system }: Envelope): readonly Item[] {
+  return tools.length === 0 ? system : [{ kind: 'tools', tools }, ...system]
 }
 
 /** Elements of one turn become one item: one model call makes one generated node. */
-function joinedTurns(items: readonly Item[]): readonly Item[] {
+export function joinedTurns(items: readonly Item[]): readonly Item[] {
   const joined: Item[] = []
   for (const item of items) {
     const last = joined.at(-1)
