@@ -15,7 +15,7 @@ import { createGateway } from '../../gateway/gateway.ts'
 import type { Gateway, GatewayDeps } from '../../gateway/gateway.ts'
 import type { TappedExchange } from '../../gateway/taps.ts'
 import type { Engine, GenerateRequest } from '../../ports/engine.ts'
-import type { ForwardingStats } from '../../ports/forwarding.ts'
+import type { ForwardingPoint, ForwardingStats } from '../../ports/forwarding.ts'
 import type { Harness } from '../../ports/harness.ts'
 import type { ProcessEnd, Sandbox, SandboxInstance } from '../../ports/sandbox.ts'
 import type { ExecutionRow, Store } from '../../ports/store.ts'
@@ -47,9 +47,18 @@ export interface ScenarioOptions {
   readonly wrapEngine?: (engine: Engine) => Engine
   readonly limits?: NonNullable<GatewayDeps['limits']>
   readonly progress?: (message: string) => void
+  /** Told when the harness is about to start: who moves the session between engines begins here. */
+  readonly onOpen?: (opened: OpenedSession) => void
   /** Looks at the sandbox after the last run, before it is removed. */
   readonly inspect?: (sandbox: SandboxInstance) => void | Promise<void>
   readonly stop?: AbortSignal
+}
+
+export interface OpenedSession {
+  readonly gateway: ForwardingPoint
+  readonly executionId: ExecutionId
+  /** The scripted policy, as the gateway has it. */
+  readonly engine: Engine
 }
 
 export interface SessionResult {
@@ -114,10 +123,11 @@ async function play(options: ScenarioOptions, cleanup: Cleanup): Promise<Session
     onMiss: (text) => seen.misses.push(text),
   })
   const engine = seen.watch(new ScriptedEngine({ id: ENGINE, script }))
-  gateway.setEngine(options.wrapEngine?.(engine) ?? engine)
+  const given = options.wrapEngine?.(engine) ?? engine
+  gateway.setEngine(given)
   const proxy = scenario.faults.length === 0 ? undefined : await startFaultProxy(gateway.url, scenario.faults)
   if (proxy !== undefined) cleanup.add('fault proxy', async () => proxy.close())
-  const { ends, folders } = await runHarness(options, gateway, proxy?.url ?? gateway.url)
+  const { ends, folders } = await runHarness(options, gateway, given, proxy?.url ?? gateway.url)
   putRows(store, 'finished')
   const records = store.calls(SESSION)
   return {
@@ -158,6 +168,7 @@ class Observations {
 async function runHarness(
   options: ScenarioOptions,
   gateway: Gateway,
+  engine: Engine,
   gatewayUrl: string,
 ): Promise<{ readonly ends: readonly ProcessEnd[]; readonly folders: readonly string[] }> {
   const { scenario, folder } = options
@@ -173,6 +184,7 @@ async function runHarness(
   })
   try {
     const endpoint = open(options, gateway)
+    options.onOpen?.({ gateway, executionId: SESSION, engine })
     const baseUrl = endpoint.baseUrl.replace(gateway.url, sandbox.gatewayUrl)
     const ends: ProcessEnd[] = []
     for (const [index, { run, harness }] of runs.entries()) {
