@@ -78,11 +78,11 @@ function sameArguments(served: ToolCall, echo: ToolCall, fields: Fields): boolea
   return sameFields(before.exact, after.exact, fields) || sameFields(before.rounded, after.exact, fields)
 }
 
-/** Arguments that do not parse: kept, wrapped, or repaired. A repair that is not a plain completion needs the id. */
+/** Arguments that do not parse, wrapped or repaired. A repair that is not a plain completion needs the id. */
 function isRepaired(served: ToolCall, echo: ToolCall, sameId: boolean): boolean {
   if (argumentsOf(served.argumentsText) !== undefined) return false
   const after = argumentsOf(echo.argumentsText)
-  if (after === undefined) return served.argumentsText.trim() === echo.argumentsText.trim()
+  if (after === undefined) return false
   if (sameId) return true
   const completed = completedJson(served.argumentsText)
   const before = completed === undefined ? undefined : argumentsOf(completed)
@@ -98,7 +98,7 @@ function isWrapped(echo: ToolCall): boolean {
 function sameCall(served: ToolCall, echo: ToolCall): boolean {
   const sameId = served.id === servedCallId(echo.id)
   if (served.name !== echo.name) return sameId && PLACEHOLDER_TOOLS.has(echo.name)
-  if (served.argumentsText === echo.argumentsText) return true
+  if (served.argumentsText.trim() === echo.argumentsText.trim()) return true
   if (sameArguments(served, echo, sameId ? 'lenient' : 'strict')) return true
   return isRepaired(served, echo, sameId) || (sameId && isWrapped(echo))
 }
