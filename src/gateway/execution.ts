@@ -1,9 +1,11 @@
 /** @file The gateway's side of one execution: its key, its tree, its calls, and when a request is a retry. */
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { invariant } from '../core/errors.ts'
 import type { CallId } from '../core/ids.ts'
 import type { OpenExecution } from '../ports/forwarding.ts'
 import type { CallRecord, NodeId } from '../trajectory/node.ts'
 import { PathTree, ROOT } from '../trajectory/path-tree.ts'
+import { pathContent } from '../trajectory/tree.ts'
 import { closedError, gatewayError } from './faults.ts'
 import { BodyHistory } from './history.ts'
 import type { ModelCall } from './model-call.ts'
@@ -44,15 +46,19 @@ export class Execution {
   /** Nodes that a later request continued from. */
   readonly #used = new Set<NodeId>()
   readonly #timesAsked = new Map<string, number>()
+  /** By thread and request: answers that a gateway before this one gave. */
+  readonly #restored = new Map<string, { readonly callId: CallId; readonly node: NodeId }>()
   #tree = new PathTree()
   #persisted: Promise<void> = Promise.resolve()
   #isClosed = false
   #started = 0
 
   constructor(spec: OpenExecution) {
-    this.spec = spec
-    this.apiKey = randomBytes(24).toString('base64url')
-    this.#keyDigest = digest(this.apiKey)
+    const { apiKey = randomBytes(24).toString('base64url'), records = [], ...rest } = spec
+    this.spec = rest
+    this.apiKey = apiKey
+    this.#keyDigest = digest(apiKey)
+    for (const record of records) this.#restore(record)
   }
 
   get tree(): PathTree {
@@ -127,7 +133,8 @@ export class Execution {
 
   noteAnswer(call: ModelCall, node: NodeId): void {
     const key = `${call.facts.thread}\n${call.facts.contextHash}`
-    const answers = this.#answers.get(key) ?? []
+    const restored = this.#restored.get(requestKey(call.facts))
+    const answers = this.#answers.get(key) ?? (restored === undefined ? [] : [restored])
     answers.push({ callId: call.facts.callId, node })
     this.#answers.set(key, answers)
     this.#callOfNode.set(node, call)
@@ -149,6 +156,22 @@ export class Execution {
     return orphans
   }
 
+  /** What it answered then can be continued from, and is an orphan when the same is asked again and answered anew. */
+  #restore(record: CallRecord): void {
+    for (const node of record.nodes) {
+      const id = this.#tree.add(node.parent, node.tokenIds, pathContent(node))
+      invariant(id === node.id, `the records of execution ${record.executionId} are whole and in order`)
+    }
+    const answer = record.nodes.at(-1)
+    if (answer?.provenance !== 'policy') return
+    if (answer.status === 'committed')
+      this.#restored.set(requestKey(record), { callId: record.callId, node: answer.id })
+    this.#timesAsked.set(record.requestHash, (this.#timesAsked.get(record.requestHash) ?? 0) + 1)
+    this.#started = Math.max(this.#started, numberOf(record.callId) + 1)
+    this.counters.modelCalls++
+    this.counters.sampledTokens += answer.tokenIds.length
+  }
+
   #replaced(answers: readonly { readonly callId: CallId; readonly node: NodeId }[]): readonly CallId[] {
     return answers
       .slice(0, -1)
@@ -160,8 +183,15 @@ export class Execution {
   #forget(): void {
     this.#tree = new PathTree()
     this.bodies.forget()
-    for (const map of [this.#latest, this.#answers, this.#callOfNode, this.#timesAsked, this.#used]) map.clear()
+    for (const map of [this.#latest, this.#answers, this.#callOfNode, this.#timesAsked, this.#restored, this.#used]) {
+      map.clear()
+    }
   }
+}
+
+/** Ids of calls end in their number. */
+function numberOf(callId: CallId): number {
+  return Number(callId.slice(callId.lastIndexOf('.') + 1))
 }
 
 function requestKey(request: { readonly thread: string; readonly requestHash: string }): string {

@@ -18,6 +18,10 @@ export interface OpenExecution {
   }
   /** Model calls after which the gateway ends the execution's turn loop with a clear message. 0 for no limit. */
   readonly maxCalls: number
+  /** Default: a random one. */
+  readonly apiKey?: string
+  /** The calls it has made, in commit order, when a gateway before this one served it. */
+  readonly records?: readonly CallRecord[]
 }
 
 export interface ExecutionEndpoint {
