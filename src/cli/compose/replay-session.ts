@@ -14,7 +14,9 @@ import { ReplaySchedule } from '../../recording/replay-schedule.ts'
 import { routeOf } from '../../recording/route.ts'
 import type { ChatCodec } from '../../tokens/codec.ts'
 import type { CallRecord } from '../../trajectory/node.ts'
+import { harnessProfile } from '../../trajectory/profiles.ts'
 import { ExecutionTree } from '../../trajectory/tree.ts'
+import { withoutVolatileLines } from '../../trajectory/volatile.ts'
 import { parseRequest } from '../../wire/request.ts'
 import { sendRecorded } from './replay-client.ts'
 import type { SentRequest } from './replay-client.ts'
@@ -202,7 +204,8 @@ class Replay {
       const context = match === undefined ? undefined : this.engine.contexts.get(match.call)
       const route = routeOf(exchange.path, exchange.headers)
       if (match === undefined || context === undefined || route === undefined || asked.has(match.call)) continue
-      const { items } = parseRequest(route.dialect, this.#bodyOf(exchange), route.target)
+      const parsed = parseRequest(route.dialect, this.#bodyOf(exchange), route.target)
+      const items = withoutVolatileLines(harnessProfile(this.#recording.head.profile), parsed.items)
       const { call, committedBefore } = match
       asked.set(call, { callId: `${SESSION}.${call}`, committedBefore, context, items })
     }
