@@ -106,6 +106,8 @@ export interface Dialect {
   readonly conversation: 'messages' | 'input' | 'contents'
   /** True when one turn of the policy may be several elements of the conversation in a row. */
   readonly splitsTurns: boolean
+  /** The list that another way of giving the conversation stands for; any other value comes back as it is. */
+  readonly listOf?: (conversation: unknown) => unknown
   /**
    * Reads everything but the conversation, which is not looked at.
    * @throws GyreError E_WIRE_MALFORMED or E_WIRE_UNSUPPORTED, naming the place in the body.

@@ -4,6 +4,7 @@ import type { Dialect, RequestTarget } from './dialect.ts'
 import { geminiCountedRequest } from './gemini-request.ts'
 import { gemini, geminiModelBody } from './gemini.ts'
 import { openAiChat } from './openai-chat.ts'
+import { openAiResponses } from './openai-responses.ts'
 import { unsupported } from './validate.ts'
 
 export interface WireRoute {
@@ -19,6 +20,14 @@ type Headers = Readonly<Record<string, unknown>>
 const GENERATE: Readonly<Record<string, Dialect>> = {
   '/v1/chat/completions': openAiChat,
   '/v1/messages': anthropic,
+  '/v1/responses': openAiResponses,
+  // A base URL without the version is common for this dialect.
+  '/responses': openAiResponses,
+}
+const COUNT_TOKENS: Readonly<Record<string, Dialect>> = {
+  '/v1/messages/count_tokens': anthropic,
+  '/v1/responses/input_tokens': openAiResponses,
+  '/responses/input_tokens': openAiResponses,
 }
 
 /** Gemini names the model and the verb in the path. */
@@ -43,7 +52,8 @@ export function dialectOf(path: string, headers: Headers): Dialect {
 export function wireRoute(path: string, headers: Headers, query: string): WireRoute | undefined {
   const dialect = GENERATE[path]
   if (dialect !== undefined) return { dialect, verb: 'generate', target: {} }
-  if (path === '/v1/messages/count_tokens') return { dialect: anthropic, verb: 'count-tokens', target: {} }
+  const counted = COUNT_TOKENS[path]
+  if (counted !== undefined) return { dialect: counted, verb: 'count-tokens', target: {} }
   if (path === '/v1/models') return { dialect: dialectOf(path, headers), verb: 'list-models', target: {} }
   if (path === '/v1beta/models') return { dialect: gemini, verb: 'list-models', target: {} }
   return geminiRoute(path, query)
@@ -83,4 +93,4 @@ function decoded(name: string): string {
 
 /** Paths as an error names them. */
 export const SERVED_PATHS =
-  '/v1/messages, /v1/chat/completions, /v1beta/models/MODEL:generateContent, :streamGenerateContent, or /v1/models'
+  '/v1/messages, /v1/chat/completions, /v1/responses, /v1beta/models/MODEL:generateContent, :streamGenerateContent, or /v1/models'
