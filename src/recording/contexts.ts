@@ -7,7 +7,7 @@
  */
 import type { AssistantItem, Item } from '../core/items.ts'
 import type { ChatCodec } from '../tokens/codec.ts'
-import { itemKey } from '../trajectory/canonical.ts'
+import { itemDigest } from '../trajectory/canonical.ts'
 import { isEcho } from '../trajectory/echo.ts'
 import type { NodeId, TreeNode } from '../trajectory/node.ts'
 import type { ExecutionTree, TreeCall } from '../trajectory/tree.ts'
@@ -144,7 +144,7 @@ class Histories {
 }
 
 function step(place: Place, item: Item): Place {
-  const key = itemKey(item)
+  const key = itemDigest(item)
   const known = place.next.get(key)
   if (known !== undefined) return known
   const fresh: Place = { next: new Map(), served: [] }

@@ -82,13 +82,3 @@ export function turnKey(turn: AssistantItem): string {
   for (const call of turn.toolCalls) hash.add(call.name)
   return hash.digest()
 }
-
-/** What to look an item up by: candidates share it, and still have to be compared. */
-export function itemKey(item: Item): string {
-  return item.kind === 'assistant' ? turnKey(item) : itemDigest(item)
-}
-
-/** True when two harness items, or two turns the policy never sampled, say the same. */
-export function sameContent(a: Item, b: Item): boolean {
-  return a === b || (a.kind === b.kind && itemDigest(a) === itemDigest(b))
-}
