@@ -138,8 +138,11 @@ test('a bound on the answer is kept and said', async () => {
     output_text: 'a long',
     incomplete_details: { reason: 'max_output_tokens' },
   })
-  const final = await client(execution).responses.stream(asked).finalResponse()
-  expect(final.status).toBe('incomplete')
+  const stream = client(execution).responses.stream(asked)
+  let end = ''
+  stream.on('event', ({ type }) => void (end = type))
+  expect((await stream.finalResponse()).status).toBe('incomplete')
+  expect(end).toBe('response.incomplete')
 })
 
 test('errors have the shape the official client reads', async () => {

@@ -100,6 +100,7 @@ async function complete(deps: ServerDeps, execution: Execution, exchange: Exchan
     model: envelope.model === '' ? deps.model : envelope.model,
     createdS: Math.floor(call.facts.startedAtMs / 1000),
     promptTokens: call.facts.promptTokens,
+    maxTokens: envelope.maxTokens,
     includeUsage: envelope.includeUsage,
     tools: call.facts.tools,
   }

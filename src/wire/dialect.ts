@@ -48,6 +48,8 @@ export interface AnswerHead {
   readonly createdS: number
   /** [tokens] */
   readonly promptTokens: number
+  /** What the harness asked for; undefined when it left the bound to us. [tokens] */
+  readonly maxTokens?: number | undefined
   readonly includeUsage: boolean
   /** The tools of the request: what a served name stands for in the dialect. */
   readonly tools: readonly ToolSpec[]

@@ -3,7 +3,7 @@ import { accumulateResponse } from 'openai/lib/responses/ResponseAccumulator'
 import type { Response, ResponseStreamEvent } from 'openai/resources/responses/responses'
 import { expect, test } from 'vitest'
 import { GyreError } from '../core/errors.ts'
-import type { Json, ToolCall, ToolSpec } from '../core/items.ts'
+import type { FinishReason, Json, ToolCall, ToolSpec } from '../core/items.ts'
 import type { AnswerHead, AnswerPart, FaultKind } from './dialect.ts'
 import { thinkingHandle } from './openai-responses-echo.ts'
 import { openAiResponses } from './openai-responses.ts'
@@ -38,8 +38,12 @@ function answer(parts: readonly AnswerPart[]): Response {
 }
 
 /** The events of a stream, with a sign of life after each part. */
-function eventsOf(parts: readonly AnswerPart[], finishReason: 'stop' | 'length' = 'stop'): ResponseStreamEvent[] {
-  const stream = openAiResponses.answerStream(HEAD)
+function eventsOf(
+  parts: readonly AnswerPart[],
+  head = HEAD,
+  finishReason: FinishReason = 'stop',
+): ResponseStreamEvent[] {
+  const stream = openAiResponses.answerStream(head)
   const text = [stream.open(), ...parts.flatMap((part) => [stream.part(part), stream.keepAlive()])].join('')
   const frames = (text + stream.close(finishReason, USAGE)).split('\n\n').filter((frame) => frame !== '')
   return frames.map((frame) => {
@@ -308,15 +312,22 @@ test('a call goes out as what the tool is', () => {
 })
 
 test('an answer that was cut says so, and one that says nothing is an empty message', () => {
-  const last = eventsOf([{ kind: 'text', text: 'so fa' }], 'length').at(-1)
+  const cut: AnswerPart[] = [{ kind: 'text', text: 'so fa' }]
+  const last = eventsOf(cut, { ...HEAD, maxTokens: 3 }, 'length').at(-1)
   expect(last).toMatchObject({
     type: 'response.incomplete',
     response: {
+      max_output_tokens: 3,
       status: 'incomplete',
       incomplete_details: { reason: 'max_output_tokens' },
       output: [{ type: 'message', status: 'incomplete' }],
       usage: { input_tokens: 9, input_tokens_details: { cached_tokens: 4 }, output_tokens: 3, total_tokens: 12 },
     },
+  })
+  // The bound was ours: the client's own has to be there for the event that clients fail at.
+  expect(eventsOf(cut, HEAD, 'length').at(-1)).toMatchObject({
+    type: 'response.completed',
+    response: { status: 'incomplete', incomplete_details: { reason: 'max_output_tokens' } },
   })
   expect(answer([]).output).toMatchObject([{ type: 'message', content: [{ type: 'output_text', text: '' }] }])
   expect(accumulated(eventsOf([]))?.output).toEqual(answer([]).output)

@@ -60,7 +60,7 @@ class ItemStream implements AnswerStream {
     const silence = this.#output.length === 0 && this.#open === undefined ? this.part(NOTHING) : ''
     const end = this.#endItem(status)
     const response = responseBody(this.#head, this.#output, status, usage)
-    return silence + end + this.#event(`response.${status}`, { response })
+    return silence + end + this.#event(endEvent(this.#head, status), { response })
   }
 
   fail(fault: Fault): string {
@@ -178,6 +178,14 @@ function statusOf(finishReason: FinishReason): 'completed' | 'incomplete' {
   return finishReason === 'length' ? 'incomplete' : 'completed'
 }
 
+/**
+ * A client that set no bound is not ready to meet one: Codex fails its run at `response.incomplete`, where it would go
+ * on with the text it has. It is told by the status in the response alone.
+ */
+function endEvent({ maxTokens }: AnswerHead, status: 'completed' | 'incomplete'): string {
+  return maxTokens === undefined ? 'response.completed' : `response.${status}`
+}
+
 function spokenItem(head: AnswerHead, { kind, text }: SpokenPart, index: number, status: ItemStatus): Fields {
   const content = [LEVEL[kind].body(text)]
   const id = `${head.answerId}_${index}`
@@ -203,6 +211,7 @@ function responseBody(head: AnswerHead, output: readonly Json[], status: Status,
     error: null,
     incomplete_details: status === 'incomplete' ? { reason: 'max_output_tokens' } : null,
     instructions: null,
+    max_output_tokens: head.maxTokens ?? null,
     metadata: {},
     parallel_tool_calls: true,
     previous_response_id: null,
