@@ -2,6 +2,7 @@
 import { Command } from 'commander'
 import type { CliContext } from './context.ts'
 import { registerDoctor } from './doctor.ts'
+import { registerGateway } from './gateway-command.ts'
 import { registerRecordings } from './recording-commands.ts'
 import { registerSchema } from './schema.ts'
 import { registerStatus } from './status.ts'
@@ -19,6 +20,8 @@ Examples:
   $ gyre train examples/quickstart.yaml --resume             go on after a kill
   $ gyre status                                              how the latest run is doing
   $ gyre tree EXECUTION                                      what one execution said, and what was trained
+  $ gyre gateway --engine sglang --url URL ...               traces only: any harness, any engine, exact tokens
+  $ gyre replay test/golden                                  what becomes of every token of recorded sessions
 
 Every field of a run file: docs/config.md. Every error code: docs/errors.md.`
 
@@ -70,6 +73,7 @@ Examples:
     .action((folder: string, options: TasksOptions) => writeTasks(folder, options, context))
   registerStatus(program, context)
   registerTree(program, context)
+  registerGateway(program, context)
   registerRecordings(program, context)
   registerDoctor(program, context)
   registerSchema(program, context)
