@@ -26,7 +26,7 @@ const LAYERS: Record<string, { imports: readonly string[]; packages?: readonly s
     packages: ['libsql', 'kysely', 'smol-toml', 'undici', 'zod'],
   },
   config: { imports: ['core'], packages: ['zod', 'yaml'] },
-  cli: { imports: ['*'], packages: ['commander', 'picocolors'] },
+  cli: { imports: ['*'], packages: ['commander', 'picocolors', 'zod'] },
 }
 const IMPURE = /\b(?:Date\.now|new Date\(\)|performance\.now|Math\.random|setTimeout|setInterval|process\.env)\b/
 
