@@ -5,7 +5,9 @@ import type { CallId } from '../core/ids.ts'
 import type { OpenExecution } from '../ports/forwarding.ts'
 import type { CallRecord, NodeId } from '../trajectory/node.ts'
 import { PathTree, ROOT } from '../trajectory/path-tree.ts'
+import { harnessProfile } from '../trajectory/profiles.ts'
 import { pathContent } from '../trajectory/tree.ts'
+import { withoutVolatileLines } from '../trajectory/volatile.ts'
 import { closedError, gatewayError } from './faults.ts'
 import { BodyHistory } from './history.ts'
 import type { ModelCall } from './model-call.ts'
@@ -35,7 +37,7 @@ export class Execution {
   readonly spec: OpenExecution
   readonly apiKey: string
   readonly counters = zeroCounters()
-  readonly bodies = new BodyHistory()
+  readonly bodies: BodyHistory
   readonly #keyDigest: Buffer
   readonly #running = new Map<ModelCall, Promise<void>>()
   /** By thread and request: what a retry may attach to. */
@@ -56,6 +58,8 @@ export class Execution {
   constructor(spec: OpenExecution) {
     const { apiKey = randomBytes(24).toString('base64url'), records = [], ...rest } = spec
     this.spec = rest
+    const profile = harnessProfile(spec.profile)
+    this.bodies = new BodyHistory((items) => withoutVolatileLines(profile, items))
     this.apiKey = apiKey
     this.#keyDigest = digest(apiKey)
     for (const record of records) this.#restore(record)
