@@ -2,6 +2,7 @@
  * @file The start-up checks: a few short generations that show whether a server gives what training needs. What it
  * can do is found by asking it, never by its version.
  */
+import { hasCode } from '../../../core/errors.ts'
 import { executionId } from '../../../core/ids.ts'
 import type { SamplingParams } from '../../../ports/engine.ts'
 import { notUsable } from './failures.ts'
@@ -62,6 +63,10 @@ export async function probe(wire: Wire, options: ProbeOptions): Promise<Probed> 
     await checkStop(wire.where, cold as Sample, options, ask)
     const seeding = options.asksForSeeding ? await seedingOf(promptIds, ask) : 'per-call'
     return { logprobs, seeding, reportsVersions: plain.label !== undefined, weightLabel: plain.label }
+  } catch (error) {
+    // An answer that breaks the protocol here will break it always: something in between changes it.
+    if (!hasCode(error, 'E_ENGINE_PROTOCOL')) throw error
+    throw notUsable(wire.where, `its stream cannot be followed (${error.message})`, hints.ids, error)
   } finally {
     controller.abort()
   }

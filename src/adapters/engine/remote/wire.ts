@@ -92,7 +92,10 @@ export class Tally {
   ): Pick<WireChunk, 'tokenIds' | 'logprobs'> {
     const fresh = total === undefined ? ids.length : Math.max(0, total - this.#have)
     if (fresh > ids.length) {
-      throw malformed(this.#where, `${fresh} new tokens were counted and ${ids.length} came: a part was lost`)
+      throw malformed(
+        this.#where,
+        `${fresh} new tokens were counted and ${ids.length} token ids came: a part was lost or stripped`,
+      )
     }
     this.#have += fresh
     const tokenIds = fresh === ids.length ? ids : ids.slice(ids.length - fresh)
