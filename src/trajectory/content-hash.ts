@@ -13,9 +13,16 @@ const C4 = 0xa1e38b93
 /** What is mixed at once. [UTF-16 units] */
 const BLOCK = 8
 
+declare global {
+  interface String {
+    /** ES2024, which every Node.js we run on has. */
+    toWellFormed(): string
+  }
+}
+
 /** Lone surrogates do not survive UTF-8: they count as the replacement character. */
 export function wellFormed(text: string): string {
-  return text.replace(/\p{Surrogate}/gu, '\ufffd')
+  return text.toWellFormed()
 }
 
 function rotated(x: number, by: number): number {
