@@ -84,6 +84,16 @@ for (const version of VERSIONS) {
       expect(importedTurns(session)).toBe(0)
     })
 
+    test('is told of agents and commands that ended in the background', { timeout: LIMIT_MS }, async () => {
+      const files = ['left.txt', 'right.txt', 'behind.txt']
+      await using session = await play(version, scenarioFile('claude-code-background'), { files })
+      expectSoundSession(session)
+      expect([...session.files.values()]).toEqual(['left\n', 'right\n', 'behind\n'])
+      expect(threadsOf(session)).toEqual(['main', 'sub-agent', 'sub-agent'])
+      expect(session.tree.leaves()).toHaveLength(3)
+      expect(importedTurns(session)).toBe(0)
+    })
+
     test('goes on with a conversation in a second process', { timeout: LIMIT_MS }, async () => {
       await using session = await play(version, scenarioFile('claude-code-resume'), {
         files: ['first.txt', 'second.txt'],
