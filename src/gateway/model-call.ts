@@ -114,6 +114,12 @@ export class ModelCall {
     }
   }
 
+  /** Calls back whenever there are more parts or the call has ended. The function it returns ends that. */
+  watch(onProgress: () => void): () => void {
+    this.#waiters.add(onProgress)
+    return () => this.#waiters.delete(onProgress)
+  }
+
   /** Resolves true when there are more than `seen` parts or the call has ended, false after `timeoutMs`. */
   async progress(seen: number, timeoutMs: number): Promise<boolean> {
     if (this.#parts.length > seen || this.#state.kind !== 'running') return true

@@ -1,7 +1,8 @@
 /** @file Writes a call's answer to a client: as it grows, or whole at its end. */
 import type { ServerResponse } from 'node:http'
+import { joinedParts } from '../wire/answer-parts.ts'
 import { FAULT_STATUS } from '../wire/dialect.ts'
-import type { AnswerHead, Dialect, Fault } from '../wire/dialect.ts'
+import type { AnswerHead, AnswerStream, Dialect, Fault } from '../wire/dialect.ts'
 import { faultOf } from './faults.ts'
 import type { ModelCall } from './model-call.ts'
 
@@ -32,19 +33,67 @@ async function stream(
   const frames = dialect.answerStream(head)
   response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache' })
   response.write(frames.open())
-  let seen = 0
-  while (!response.closed) {
-    const fresh = call.parts.slice(seen)
-    seen += fresh.length
-    if (fresh.length > 0) response.write(fresh.map((part) => frames.part(part)).join(''))
-    else if (call.state.kind !== 'running') break
-    else if (!(await call.progress(seen, keepAliveMs)) && !response.closed) response.write(frames.keepAlive())
+  await new Promise<void>((resolve) => new StreamWriter(response, call, frames, keepAliveMs, resolve))
+}
+
+/** Writes what came within one turn of the event loop at once: a token costs far less than a write. */
+class StreamWriter {
+  readonly #response: ServerResponse
+  readonly #call: ModelCall
+  readonly #frames: AnswerStream
+  readonly #unwatch: () => void
+  readonly #silence: NodeJS.Timeout
+  readonly #onDone: () => void
+  /** Parts that were written. */
+  #written = 0
+  #isDue = false
+
+  constructor(
+    response: ServerResponse,
+    call: ModelCall,
+    frames: AnswerStream,
+    keepAliveMs: number,
+    onDone: () => void,
+  ) {
+    this.#response = response
+    this.#call = call
+    this.#frames = frames
+    this.#onDone = onDone
+    this.#silence = setInterval(() => response.write(frames.keepAlive()), keepAliveMs)
+    this.#unwatch = call.watch(() => this.#schedule())
+    response.once('close', () => this.#end())
+    this.#schedule()
   }
-  if (response.closed) return
-  const { state } = call
-  if (state.kind === 'answered') response.write(frames.close(state.finishReason, state.usage))
-  if (state.kind === 'failed') response.write(frames.fail(faultOf(state.error)))
-  response.end()
+
+  #schedule(): void {
+    if (this.#isDue) return
+    this.#isDue = true
+    setImmediate(() => this.#write())
+  }
+
+  #write(): void {
+    this.#isDue = false
+    if (this.#response.closed) return this.#end()
+    const { parts, state } = this.#call
+    const fresh = joinedParts(parts.slice(this.#written)).map((part) => this.#frames.part(part))
+    this.#written = parts.length
+    if (state.kind === 'running') {
+      if (fresh.length === 0) return
+      this.#silence.refresh()
+      this.#response.write(fresh.join(''))
+    } else {
+      if (state.kind === 'answered') fresh.push(this.#frames.close(state.finishReason, state.usage))
+      else fresh.push(this.#frames.fail(faultOf(state.error)))
+      this.#end()
+      this.#response.end(fresh.join(''))
+    }
+  }
+
+  #end(): void {
+    clearInterval(this.#silence)
+    this.#unwatch()
+    this.#onDone()
+  }
 }
 
 /**

@@ -8,6 +8,7 @@ import { Pool } from 'undici'
 import type { Dispatcher } from 'undici'
 import { GyreError } from '../../../core/errors.ts'
 import { badOption, fromStatus, malformed, silent, unreachable } from './failures.ts'
+import { gatheredRequest } from './gathered-body.ts'
 import { SseReader } from './sse-reader.ts'
 
 /** Servers close idle connections after 5 s; ours must go first, or a request meets a closing socket. [ms] */
@@ -98,12 +99,12 @@ export class HttpClient {
     const silence = new Silence(this.where, this.#options.idleTimeoutMs, signal)
     let isDone = false
     try {
-      const answer = await this.#request('POST', path, silence.signal, options.headers, body)
+      const answer = await gatheredRequest(this.#pool, this.#call('POST', path, options.headers, body), silence.signal)
       if (answer.statusCode !== 200) throw fromStatus(this.where, answer.statusCode, await errorWords(answer.body))
       const reader = new SseReader(MAX_EVENT)
       for await (const bytes of answer.body) {
         silence.refresh()
-        for (const data of reader.push(bytes as Buffer)) {
+        for (const data of reader.push(bytes)) {
           if (isDone) continue
           if (data === DONE) isDone = true
           else yield data
@@ -132,17 +133,22 @@ export class HttpClient {
     headers: Readonly<Record<string, string>> = {},
     body?: string,
   ): Promise<Dispatcher.ResponseData> {
-    return this.#pool.request({
+    return this.#pool.request({ ...this.#call(method, path, headers, body), signal })
+  }
+
+  #call(
+    method: 'GET' | 'POST',
+    path: string,
+    headers: Readonly<Record<string, string>>,
+    body: string | undefined,
+  ): Dispatcher.DispatchOptions {
+    const type = body === undefined ? {} : { 'content-type': 'application/json' }
+    return {
       method,
       path: this.#prefix + path,
-      signal,
-      headers: {
-        ...this.#options.headers,
-        ...headers,
-        ...(body === undefined ? {} : { 'content-type': 'application/json' }),
-      },
+      headers: { ...this.#options.headers, ...headers, ...type },
       ...(body === undefined ? {} : { body }),
-    })
+    }
   }
 
   #failure(error: unknown, silence: Silence): GyreError {
@@ -230,12 +236,12 @@ function jsonOrText(text: string): unknown {
   }
 }
 
-async function errorWords(body: Dispatcher.ResponseData['body']): Promise<string> {
+async function errorWords(body: AsyncIterable<Buffer>): Promise<string> {
   const parts: Buffer[] = []
   let size = 0
   for await (const part of body) {
-    parts.push(part as Buffer)
-    size += (part as Buffer).length
+    parts.push(part)
+    size += part.length
     if (size > MAX_ERROR) break
   }
   const text = Buffer.concat(parts).toString('utf8')
