@@ -5,6 +5,7 @@ import { expect, test } from 'vitest'
 import { byteCodec } from '../../test/support/byte-codec.ts'
 import { says, sleep, startRig, turn } from '../../test/support/gateway-rig.ts'
 import type { ExecutionEndpoint } from '../ports/forwarding.ts'
+import type { ChatCodec } from '../tokens/codec.ts'
 
 const TOOLS: Tool[] = [{ name: 'Bash', description: 'runs', input_schema: { type: 'object', properties: {} } }]
 
@@ -161,7 +162,12 @@ test('thinking is signed, streamed and not, and what comes back with its signatu
 })
 
 test('tools found in mid-conversation leave the path as it was', async () => {
-  await using rig = await startRig()
+  const parsedBy: string[][] = []
+  const outputParser: ChatCodec['outputParser'] = (tools) => {
+    parsedBy.push(tools.map(({ name }) => name))
+    return byteCodec.outputParser(tools)
+  }
+  await using rig = await startRig({ codec: { ...byteCodec, outputParser } })
   const found = turn('', ['ToolSearch', '{"query": "select:Late"}'])
   rig.addEngine('e', says(found, turn('', ['Late', '{"n": 1.0}']), 'done'))
   const execution = rig.open('x1', { profile: 'claude-code' })
@@ -195,6 +201,7 @@ test('tools found in mid-conversation leave the path as it was', async () => {
 
   const tree = rig.sink.tree(execution.id)
   expect(tree.leaves()).toHaveLength(1)
+  expect(parsedBy.map((names) => names.includes('Late'))).toEqual([false, true, true])
   expect(byteCodec.decode(rig.legs[2]?.request.promptIds ?? [])).toContain('"description":"comes late"')
   expect(byteCodec.decode(rig.legs[0]?.request.promptIds ?? [])).not.toContain('DeferredToolPlaceholder')
   expect(rig.gateway.stats()).toMatchObject({ tokensMismatched: 0, harnessErrors: 0 })

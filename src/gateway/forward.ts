@@ -79,7 +79,8 @@ export function forward(
       requestHash,
       contextHash,
       promptTokens: prompt.tokenIds.length,
-      tools,
+      // A call of a tool that was found on the way is read by its schema too.
+      tools: [...tools, ...envelope.deferredTools.values()],
       startedAtMs: deps.now(),
     },
     prompt,

@@ -14,7 +14,7 @@ export interface Envelope {
   readonly model: string
   /** Those of the header; deferred ones are only in `deferredTools`. */
   readonly tools: readonly ToolSpec[]
-  /** Tools that become known where the conversation refers to them, by name. */
+  /** Every tool that the conversation may refer to, by name; empty in dialects that know no references. */
   readonly deferredTools: ReadonlyMap<string, ToolSpec>
   /** System text that stands before the conversation. */
   readonly system: readonly SystemItem[]
