@@ -3,6 +3,8 @@ import type { Content, GenerateContentResponse, Part } from '@google/genai'
 import { expect, test } from 'vitest'
 import { says, sleep, startRig, turn, until } from '../../test/support/gateway-rig.ts'
 import type { Rig } from '../../test/support/gateway-rig.ts'
+import { GyreError } from '../core/errors.ts'
+import { engineId } from '../core/ids.ts'
 import type { ExecutionId } from '../core/ids.ts'
 import type { ExecutionEndpoint } from '../ports/forwarding.ts'
 
@@ -182,4 +184,23 @@ test('the models are listed, and one is described', async () => {
   expect(names).toEqual(['models/policy'])
   const model = await client(execution).models.get({ model: 'anything' })
   expect(model).toMatchObject({ name: 'models/policy', supportedActions: ['generateContent', 'countTokens'] })
+})
+
+test('a stream that cannot be finished ends in an error of the dialect', async () => {
+  await using rig = await startRig()
+  const id = engineId('broken')
+  rig.gateway.setEngine({
+    id,
+    async *generate() {
+      yield { kind: 'tokens', tokenIds: [104, 105], logprobs: [0, 0], policyVersions: [0, 0] }
+      throw new GyreError('the logits are not finite', { boundary: 'engine', code: 'E_ENGINE_NONFINITE' })
+    },
+  })
+  const execution = rig.open('x1')
+  rig.route(execution.id, id)
+  const stream = await client(execution).models.generateContentStream({ model: MODEL, contents: 'hi' })
+  const error = await failing(partsOf(stream))
+  expect(error.status).toBe(500)
+  expect(error.message).toContain('"status":"INTERNAL"')
+  expect(rig.gateway.stats().harnessErrors).toBe(1)
 })
