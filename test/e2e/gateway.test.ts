@@ -4,9 +4,14 @@ import { afterEach, beforeEach, expect, test } from 'vitest'
 import { openSqliteStore } from '../../src/adapters/store/sqlite/sqlite-store.ts'
 import { executionId } from '../../src/core/ids.ts'
 import type { ExecutionId } from '../../src/core/ids.ts'
+import { byteTokenizerFiles } from '../../src/recording/byte-chat-codec.ts'
 import { ExecutionTree } from '../../src/trajectory/tree.ts'
 import type { GyreProcess } from '../support/gyre-process.ts'
 import { Place } from '../support/gyre-process.ts'
+import type { BaseServer } from '../support/servers/base-server.ts'
+import { startSglangServer } from '../support/servers/sglang-server.ts'
+import { startTinkerServer } from '../support/servers/tinker-server.ts'
+import { startVllmServer } from '../support/servers/vllm-server.ts'
 
 interface Announced {
   readonly executionId: string
@@ -42,18 +47,11 @@ beforeEach(() => {
 afterEach(async () => place.close())
 
 async function start(...args: readonly string[]): Promise<{ gyre: GyreProcess; at: Announced }> {
-  const scenario = place.file('scenario.yaml')
-  const gyre = place.gyre(
-    'gateway',
-    '--engine',
-    `scripted:${scenario}`,
-    '--profile',
-    'pi',
-    '--out',
-    'traces',
-    '--json',
-    ...args,
-  )
+  return serve('--engine', `scripted:${place.file('scenario.yaml')}`, '--profile', 'pi', ...args)
+}
+
+async function serve(...args: readonly string[]): Promise<{ gyre: GyreProcess; at: Announced }> {
+  const gyre = place.gyre('gateway', '--out', 'traces', '--json', ...args)
   const line = await gyre.until('the gateway served', () => /^\{"executionId".*\}$/m.exec(gyre.said())?.[0])
   return { gyre, at: JSON.parse(line) as Announced }
 }
@@ -61,11 +59,12 @@ async function start(...args: readonly string[]): Promise<{ gyre: GyreProcess; a
 async function ask(
   { baseUrl, apiKey }: Pick<Announced, 'baseUrl' | 'apiKey'>,
   messages: readonly Message[],
+  maxTokens = 4000,
 ): Promise<Message> {
   const response = await fetch(`${baseUrl}/v1/chat/completions`, {
     method: 'POST',
     headers: { authorization: `Bearer ${apiKey}`, 'content-type': 'application/json' },
-    body: JSON.stringify({ model: 'm', messages }),
+    body: JSON.stringify({ model: 'm', messages, max_tokens: maxTokens }),
   })
   const body = (await response.json()) as { choices?: { message: Message }[] }
   const message = body.choices?.[0]?.message
@@ -170,3 +169,35 @@ test('executions have keys of their own, and no key stands in the store or can b
   const end = await gyre.ended
   expect(end.err).not.toContain(token)
 })
+
+/** Servers that speak the protocols of the real ones. */
+const ENGINES: readonly (readonly [kind: string, start: () => Promise<BaseServer>, args: readonly string[]])[] = [
+  ['sglang', async () => startSglangServer({ contextLength: 4096, logprobs: 'raw' }), []],
+  ['vllm', async () => startVllmServer({ maxModelLen: 4096, script: () => undefined }), []],
+  [
+    'tinker',
+    async () => startTinkerServer(),
+    ['--engine-model', 'toy/model', '--engine-key-env', 'GYRE_TEST_TINKER_KEY'],
+  ],
+]
+
+test.each(ENGINES)(
+  '%s serves a call, and its tokens are recorded with their log-probs',
+  async (kind, startServer, args) => {
+    process.env['GYRE_TEST_TINKER_KEY'] = 'tml-test'
+    const server = await startServer()
+    try {
+      for (const [name, text] of Object.entries(byteTokenizerFiles())) place.write(`tokenizer/${name}`, text)
+      const { gyre, at } = await serve('--engine', kind, '--url', server.baseUrl, '--tokenizer', 'tokenizer', ...args)
+      await ask(at, [HI], 8)
+      gyre.kill('SIGINT')
+      expect(await gyre.ended).toMatchObject({ code: 0 })
+      const node = treeOf(executionId('default')).nodes().at(-1)
+      if (node?.provenance !== 'policy') throw new Error('the last node is a sampled one')
+      expect(node.tokenIds).toHaveLength(8)
+      expect([...node.behaviorLogprobs].every((logprob) => logprob < 0)).toBe(true)
+    } finally {
+      await server.close()
+    }
+  },
+)
