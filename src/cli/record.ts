@@ -25,6 +25,7 @@ export interface RecordOptions {
   readonly tokenizer?: string
   readonly replaceOver: string
   readonly keep?: string
+  readonly cache: string
   readonly force?: true
   readonly json?: true
 }
@@ -37,15 +38,20 @@ export async function recordScenario(
   context: CliContext,
 ): Promise<void> {
   const path = (text: string): string => absolutePath(text, context.cwd, context.home)
+  const { recipe, version } = harnessOf(harnessText)
   const scenario = readScenario(path(file))
   const out = path(options.out)
   if (options.force !== true) refuseToOverwrite(out)
-  const { recipe, version } = harnessOf(harnessText)
   const codec = options.tokenizer === undefined ? byteChatCodec() : readTokenizerFolder(path(options.tokenizer))
   const folder = options.keep === undefined ? mkdtempSync(join(tmpdir(), 'gyre-record-')) : path(options.keep)
   const stop = stopOnSignals((signal) => context.warn(`${signal}: ending the session`))
   const makeHarness = (run: ScenarioRun): PackagedHarness =>
-    new PackagedHarness(recipe, { version, extraArgs: run.args, env: run.env })
+    new PackagedHarness(recipe, {
+      version,
+      cacheFolder: join(path(options.cache), 'harness'),
+      extraArgs: run.args,
+      env: run.env,
+    })
   try {
     await using session = await runScenario({
       scenario,

@@ -16,6 +16,7 @@ export function registerRecordings(program: Command, context: CliContext): void 
     .option('--tokenizer <folder>', 'tokenizer in Hugging Face layout; bytes by default')
     .option('--replace-over <characters>', 'longer texts of the harness are replaced by filler', wholeNumber, '160')
     .option('--keep <folder>', 'keep the logs and the store of the session here')
+    .option('--cache <folder>', 'holds the installed harnesses', '~/.cache/gyre')
     .option('--force', 'write over what is in the folder')
     .option('--json', 'print JSON')
     .addHelpText(
