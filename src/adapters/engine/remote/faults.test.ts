@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import type { Fault } from '../../../../test/support/servers/base-server.ts'
 import { STREAMING, connectedSglang, connectedVllm } from '../../../../test/support/servers/connected.ts'
-import { collectEvents } from '../../../ports/engine.contract.ts'
+import { collectEvents, generateRequest } from '../../../ports/engine.contract.ts'
 import { connectSglang } from './sglang.ts'
 import { engineId } from '../../../core/ids.ts'
 
@@ -179,4 +179,17 @@ test('a server that is not there is unreachable', async () => {
   await expect(connectSglang({ id: engineId('x'), baseUrl: 'nonsense' })).rejects.toMatchObject({
     code: 'E_ENGINE_OPTION',
   })
+})
+
+test('a consumer that takes its time is no silence of the server', async () => {
+  await using rig = await connectedSglang({ pieceDelayMs: 1 }, { idleTimeoutMs: 100 })
+  let isFirst = true
+  const tokenIds: number[] = []
+  const request = generateRequest(PROMPT, { maxTokens: 100 })
+  for await (const event of rig.engine.generate(request, new AbortController().signal)) {
+    if (isFirst) await new Promise((resolve) => setTimeout(resolve, 350))
+    isFirst = false
+    if (event.kind === 'tokens') tokenIds.push(...event.tokenIds)
+  }
+  expect(tokenIds).toHaveLength(100)
 })

@@ -107,7 +107,11 @@ export class HttpClient {
         for (const data of reader.push(bytes)) {
           if (isDone) continue
           if (data === DONE) isDone = true
-          else yield data
+          else {
+            silence.isHeld = true
+            yield data
+            silence.isHeld = false
+          }
           // Read on to the end of the answer, so that the connection can be used again, but not for long.
           if (isDone || options.seesEnd()) silence.shorten(TAIL_MS)
         }
@@ -160,6 +164,8 @@ export class HttpClient {
 
 /** Aborts what is waited for when nothing comes for too long, or when the caller leaves. */
 class Silence {
+  /** True while our own side is at work: the other's silence does not count. */
+  isHeld = false
   readonly #where: string
   readonly #controller = new AbortController()
   readonly #outer: AbortSignal | undefined
@@ -208,6 +214,10 @@ class Silence {
 
   #start(): NodeJS.Timeout {
     return setTimeout(() => {
+      if (this.isHeld) {
+        this.#timer = this.#start()
+        return
+      }
       this.#isOver = true
       this.#controller.abort()
     }, this.#limitMs)
