@@ -28,7 +28,7 @@ const scenario = scenarioOf({
       when: { firstIncludes: ['go right'] },
       turns: [{ text: 'I went right, which is a longer way and takes a while.' }],
     },
-    { when: { firstIncludes: ['nobody waits'] }, turns: [{ text: 'many words '.repeat(40) }] },
+    { when: { firstIncludes: ['nobody waits'] }, turns: [{ text: 'many words '.repeat(150) }] },
     {
       turns: [
         { thinking: 'hm', calls: [{ tool: 'bash', args: '{"b" : 1.0, "a":"caf\\u00e9"}' }] },
@@ -66,7 +66,7 @@ beforeAll(async () => {
     codec,
     harness: () => new CommandHarness({ argv: [process.execPath, ODD_HARNESS] }),
     wrapEngine: slow,
-    limits: { abandonMs: 200 },
+    limits: { abandonMs: 600 },
   })
   golden = await makeRecording(session, {
     codec,

@@ -62,6 +62,7 @@ export async function recordScenario(
       stop: stop.signal,
       progress: (message) => context.warn(message),
     })
+    if (stop.signal.aborted) throw interrupted()
     report(session, context)
     const used = makeHarness({ instruction: '', args: [], env: {} }).version
     const { contextWindow, maxOutputTokens, name, description } = scenario
@@ -89,6 +90,13 @@ export async function recordScenario(
     stop.off()
     if (options.keep === undefined) rmSync(folder, { recursive: true, force: true })
   }
+}
+
+function interrupted(): GyreError {
+  return new GyreError('the session was stopped, and nothing was recorded', {
+    boundary: 'harness',
+    code: 'E_HARNESS_INTERRUPTED',
+  })
 }
 
 function readScenario(file: string): Scenario {

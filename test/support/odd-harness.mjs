@@ -8,7 +8,11 @@ const SYSTEM = `You are an odd harness in ${HOME}. ${'Do as you are told, and sa
 function ask(messages, { maxTokens = 4000, stream = false, signal } = {}) {
   return fetch(`${OPENAI_BASE_URL}/chat/completions`, {
     method: 'POST',
-    headers: { authorization: `Bearer ${OPENAI_API_KEY}`, 'content-type': 'application/json', 'x-secret-token': 'hush' },
+    headers: {
+      authorization: `Bearer ${OPENAI_API_KEY}`,
+      'content-type': 'application/json',
+      'x-secret-token': 'hush',
+    },
     body: JSON.stringify({ model: 'm', messages, max_tokens: maxTokens, stream }),
     signal,
   })
@@ -43,7 +47,13 @@ function respelled(message) {
   const calls = message.tool_calls?.map((call) => {
     const args = JSON.parse(call.function.arguments)
     const keys = Object.keys(args).toReversed()
-    return { ...call, function: { ...call.function, arguments: JSON.stringify(Object.fromEntries(keys.map((key) => [key, args[key]]))) } }
+    return {
+      ...call,
+      function: {
+        ...call.function,
+        arguments: JSON.stringify(Object.fromEntries(keys.map((key) => [key, args[key]]))),
+      },
+    }
   })
   return { role: 'assistant', content: message.content ?? '', ...(calls === undefined ? {} : { tool_calls: calls }) }
 }
@@ -59,7 +69,7 @@ const second = await answer(main)
 main.push(respelled(second), { role: 'user', content: 'and on' })
 
 await leave([...start('nobody waits for this')])
-await sleep(600)
+await sleep(1200)
 
 const short = await ask(main, { maxTokens: 8 })
 if (!short.ok) throw new Error('the short question was refused')
