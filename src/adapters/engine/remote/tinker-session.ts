@@ -6,8 +6,6 @@ import type { HttpClient, JsonAnswer } from './http.ts'
 import { wordsOf } from './http.ts'
 import { isRecord } from './wire.ts'
 
-/** The server ends a session it has not heard of for minutes. [ms] */
-const HEARTBEAT_MS = 10_000
 /** A poll that is held for longer is asked again: the result waits for us. [ms] */
 const POLL_MS = 60_000
 const CANCEL_MS = 2000
@@ -19,20 +17,26 @@ const API = '/api/v1'
 /** Which weights are sampled: a model of the server's, or a checkpoint saved for sampling. */
 export type TinkerModel = { readonly baseModel: string } | { readonly modelPath: string }
 
+export interface TinkerTimings {
+  /** How long a result may take. [ms] */
+  readonly resultMs: number
+  /** The server ends a session it has not heard of for minutes. [ms] */
+  readonly heartbeatMs: number
+}
+
 export class TinkerSession {
   readonly #http: HttpClient
   readonly #model: TinkerModel
-  readonly #resultMs: number
+  readonly #timings: TinkerTimings
   #heartbeat: NodeJS.Timeout | undefined
   #opening: Promise<string> | undefined
   #sampled = 0
   #sessions = 0
 
-  /** @param resultMs how long a result may take. */
-  constructor(http: HttpClient, model: TinkerModel, resultMs: number) {
+  constructor(http: HttpClient, model: TinkerModel, timings: TinkerTimings) {
     this.#http = http
     this.#model = model
-    this.#resultMs = resultMs
+    this.#timings = timings
   }
 
   get where(): string {
@@ -73,11 +77,11 @@ export class TinkerSession {
    */
   async result(requestId: string, signal: AbortSignal): Promise<Record<string, unknown> | undefined> {
     const body = { request_id: requestId, allow_metadata_only: false }
-    const endsAt = performance.now() + this.#resultMs
+    const endsAt = performance.now() + this.#timings.resultMs
     let pauseMs = FIRST_PAUSE_MS
     for (;;) {
       const leftMs = endsAt - performance.now()
-      if (leftMs <= 0) throw silent(this.where, this.#resultMs)
+      if (leftMs <= 0) throw silent(this.where, this.#timings.resultMs)
       const startedAt = performance.now()
       const answer = await this.#poll(body, signal, Math.min(POLL_MS, leftMs))
       if (answer !== 'pending' && answer !== 'failed') return answer
@@ -134,7 +138,7 @@ export class TinkerSession {
       // A lost beat shows in the next sample.
       await this.#http.json('POST', `${API}/session_heartbeat`, { body }).catch(() => undefined)
     }
-    this.#heartbeat = setInterval(() => void beat(), HEARTBEAT_MS)
+    this.#heartbeat = setInterval(() => void beat(), this.#timings.heartbeatMs)
     this.#heartbeat.unref()
   }
 

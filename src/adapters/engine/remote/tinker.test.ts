@@ -102,3 +102,12 @@ test('the key must be one of the service, and the version is in the path of the 
   const { policyVersions } = await collectEvents(rig.engine, PROMPT, { maxTokens: 2 })
   expect(policyVersions).toEqual([8, 8])
 })
+
+test('the session is kept alive until the engine is closed', async () => {
+  await using rig = await connectedTinker({}, { heartbeatMs: 20 })
+  await expect.poll(() => rig.server.heartbeats).toBeGreaterThan(2)
+  await rig.engine.close()
+  const { heartbeats } = rig.server
+  await new Promise((resolve) => setTimeout(resolve, 80))
+  expect(rig.server.heartbeats).toBeLessThanOrEqual(heartbeats + 1)
+})

@@ -11,6 +11,7 @@ import { TinkerWire } from './tinker-wire.ts'
 
 const SLICE_TOKENS = 512
 const RESULT_MS = 30 * 60_000
+const HEARTBEAT_MS = 10_000
 
 const HINTS: ProbeHints = {
   ids: 'Take a server that answers samples as JSON with tokens',
@@ -23,6 +24,8 @@ export type TinkerOptions = RemoteOptions &
   TinkerModel & {
     /** Tokens asked for at once: what a move may lose, and how often tokens arrive. Default 512. [tokens] */
     readonly sliceTokens?: number
+    /** How often the server is told that the session is alive. Default 10 s. [ms] */
+    readonly heartbeatMs?: number
   }
 
 /**
@@ -31,12 +34,12 @@ export type TinkerOptions = RemoteOptions &
  * E_ENGINE_UNREACHABLE when it is not there, E_ENGINE_UNAUTHORIZED when the key is wrong.
  */
 export async function connectTinker(options: TinkerOptions): Promise<RemoteEngine> {
-  const { sliceTokens = SLICE_TOKENS, idleTimeoutMs = RESULT_MS } = options
+  const { sliceTokens = SLICE_TOKENS, idleTimeoutMs: resultMs = RESULT_MS, heartbeatMs = HEARTBEAT_MS } = options
   if (!(Number.isInteger(sliceTokens) && sliceTokens >= 1)) {
     throw badOption(`sliceTokens is ${sliceTokens}: it must be a positive whole number`)
   }
   const http = httpFor('Tinker', options, tinkerKeyHeaders(options.apiKey))
-  const session = new TinkerSession(http, options, idleTimeoutMs)
+  const session = new TinkerSession(http, options, { resultMs, heartbeatMs })
   return orClose(session, async () => {
     const models = await session.models()
     const named = 'baseModel' in options ? models.find(({ name }) => name === options.baseModel) : undefined
