@@ -3,14 +3,15 @@
  *
  * It follows the requests by their items alone, without the tree's own matching: what the harness wrote leads from one
  * place to the next, and so does every turn that was served there and comes back. A turn that comes back where it was
- * served must be the sampled ids; any other turn must not pass for a sampled one.
+ * served must be the sampled ids; other words must not pass for a sampled turn. A turn that the harness repaired or
+ * renamed may be either.
  */
 import type { AssistantItem, Item } from '../core/items.ts'
 import type { ChatCodec } from '../tokens/codec.ts'
 import { itemDigest } from '../trajectory/canonical.ts'
-import { isEcho } from '../trajectory/echo.ts'
 import type { NodeId, TreeNode } from '../trajectory/node.ts'
 import type { ExecutionTree, TreeCall } from '../trajectory/tree.ts'
+import { judgeEcho, plainText } from './echo-judge.ts'
 
 /** One call, in the order the requests met the tree. */
 export interface AskedCall {
@@ -43,24 +44,23 @@ export function wrongContexts(
   const texts = new NodeTexts(codec)
   return asked.flatMap((one): readonly WrongContext[] => {
     history.serveUntil(one.committedBefore)
-    const expected = history.follow(one.callId, one.items)
     const call = tree.calls().find((candidate) => candidate.callId === one.callId)
+    const path = call === undefined ? [] : tree.pathNodes(tree.node(call.node)?.parent ?? 0)
+    const spans = texts.spans(path)
+    const expected = history.follow(one.callId, one.items, spans.turns)
     if (call === undefined) return []
-    const why = fault(one, call, expected, tree, texts)
+    const why = fault(one, path, spans, expected)
     return why === undefined ? [] : [{ callId: one.callId, why }]
   })
 }
 
 function fault(
   one: AskedCall,
-  call: TreeCall,
+  path: readonly TreeNode[],
+  spans: Spans,
   expected: readonly (readonly string[])[],
-  tree: ExecutionTree,
-  texts: NodeTexts,
 ): string | undefined {
-  const before = tree.pathNodes(tree.node(call.node)?.parent ?? 0)
-  if (!sameIds(one.context, before)) return 'the engine saw other ids than the path holds'
-  const spans = texts.spans(before)
+  if (!sameIds(one.context, path)) return 'the engine saw other ids than the path holds'
   const turns = one.items.filter((item) => item.kind === 'assistant')
   if (spans.turns.length !== turns.length) {
     return `the request holds ${turns.length} turns of the policy, the context ${spans.turns.length}`
@@ -68,12 +68,12 @@ function fault(
   for (const [k, turn] of turns.entries()) {
     const node = spans.turns[k]
     const here = expected[k] ?? []
-    if (node?.provenance === 'policy') {
-      if (!here.includes(node.callId) && !isEcho(node.turn, turn)) {
-        return `turn ${k} of the context was sampled in call ${node.callId}, and the request says something else`
-      }
-    } else if (here.length > 0) {
+    const isSampled = node?.provenance === 'policy'
+    if (here.length > 0 && !(isSampled && here.includes(node.callId))) {
       return `turn ${k} of the request was sampled in call ${here.join(' or ')}, and the context has other ids`
+    }
+    if (isSampled && judgeEcho(node.turn, turn) === 'different') {
+      return `turn ${k} of the context was sampled in call ${node.callId}, and the request says something else`
     }
   }
   return missingText(one.items, spans.between)
@@ -94,12 +94,9 @@ function missingText(items: readonly Item[], between: readonly string[]): string
   return undefined
 }
 
-/** Tokenizers may compose characters, and templates may trim. */
+/** Tokenizers may compose characters. */
 function plain(text: string): string {
-  return text
-    .trim()
-    .replace(/\p{Surrogate}/gu, '\ufffd')
-    .normalize('NFC')
+  return plainText(text).normalize('NFC')
 }
 
 class Histories {
@@ -125,18 +122,29 @@ class Histories {
     }
   }
 
-  /** For each turn of the request, the calls it may be an answer of; none when it was never served there. */
-  follow(callId: string, items: readonly Item[]): readonly (readonly string[])[] {
+  /**
+   * For each turn of the request, the calls it must be the answer of; none when it was not served there, or came back
+   * changed. Where it may be either, the way goes on as the context did.
+   */
+  follow(callId: string, items: readonly Item[], context: readonly TreeNode[]): readonly (readonly string[])[] {
     const expected: (readonly string[])[] = []
     let places: readonly Place[] = [this.#start]
     for (const item of items) {
-      if (item.kind === 'assistant') {
-        const echoed = places.flatMap(({ served }) => served.filter(({ turn }) => isEcho(turn, item)))
-        expected.push(echoed.map(({ call }) => call.callId))
-        places = echoed.length > 0 ? echoed.map(({ place }) => place) : places.map((place) => step(place, item))
-      } else {
+      if (item.kind !== 'assistant') {
         places = places.map((place) => step(place, item))
+        continue
       }
+      const judged = places.flatMap(({ served }) =>
+        served.map((one) => ({ ...one, verdict: judgeEcho(one.turn, item) })),
+      )
+      const same = judged.filter(({ verdict }) => verdict === 'same')
+      const node = context[expected.length]
+      const taken = judged.filter(
+        ({ verdict, call }) => verdict === 'open' && node?.provenance === 'policy' && node.callId === call.callId,
+      )
+      const way = same.length > 0 ? same : taken
+      expected.push(same.map(({ call }) => call.callId))
+      places = way.length > 0 ? way.map(({ place }) => place) : places.map((place) => step(place, item))
     }
     this.#ends.set(callId, places)
     return expected
