@@ -9,13 +9,15 @@ import type { AssistantItem, Json, ToolCall } from '../core/items.ts'
 export type Verdict = 'same' | 'different' | 'open'
 
 export function judgeEcho(served: AssistantItem, echo: AssistantItem): Verdict {
-  if (plainText(served.text) !== plainText(echo.text)) return 'different'
+  const isSameText = plainText(served.text) === plainText(echo.text)
+  // Some harnesses put words of their own where the policy had none.
+  if (!isSameText && plainText(served.text) !== '') return 'different'
   const thinking = plainText(echo.thinking)
   if (thinking !== '' && thinking !== plainText(served.thinking)) return 'different'
   if (served.toolCalls.length !== echo.toolCalls.length) return 'different'
   const verdicts = new Set(served.toolCalls.map((call, i) => judgeCall(call, echo.toolCalls[i] ?? call)))
   if (verdicts.has('different')) return 'different'
-  return verdicts.has('open') ? 'open' : 'same'
+  return verdicts.has('open') || !isSameText ? 'open' : 'same'
 }
 
 /** Outer blanks and broken characters get lost on the way. */

@@ -169,6 +169,7 @@ export class GatewayExecutions {
     const row = store.execution(id)
     const totals = totalsOf(records)
     this.#totals.set(id, totals)
+    store.setMeta(totalsKey(id), JSON.stringify(totals))
     return {
       ...this.#listed(row ?? rowOf(id, 0, 0)),
       distinctTokens: tree.tokenCount,
@@ -180,10 +181,16 @@ export class GatewayExecutions {
 
   #listed({ executionId: id, state }: ExecutionRow): ListedExecution {
     const { profile } = this.#facts(id)
-    const totals = this.#totals.get(id) ?? totalsOf(this.#deps.store.calls(id))
+    const totals = this.#totals.get(id) ?? this.#storedTotals(id)
     this.#totals.set(id, totals)
     const name = typeof profile === 'string' ? profile : profile.name
     return { executionId: id, state: state === 'running' ? 'open' : 'closed', profile: name, ...totals }
+  }
+
+  /** Kept when it ended, so that a list does not read every token of a store. */
+  #storedTotals(id: ExecutionId): Totals {
+    const stored = this.#deps.store.getMeta(totalsKey(id))
+    return stored === undefined ? totalsOf(this.#deps.store.calls(id)) : (JSON.parse(stored) as Totals)
   }
 
   #facts(id: ExecutionId): Facts {
@@ -235,6 +242,10 @@ function totalsOf(records: readonly CallRecord[]): Totals {
 function freshName(rows: readonly ExecutionRow[]): string {
   const used = new Set<string>(rows.map((row) => row.executionId))
   for (let n = rows.length; ; n++) if (!used.has(`x${n}`)) return `x${n}`
+}
+
+function totalsKey(id: string): string {
+  return `gateway totals ${id}`
 }
 
 function metaKey(id: string): string {
