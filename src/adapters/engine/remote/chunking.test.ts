@@ -21,7 +21,7 @@ const SHAPES: readonly (readonly [name: string, start: (options: BaseOptions) =>
   ['vLLM, completions', async (options) => connectedVllm({ isScaleOut: false, ...options })],
 ]
 
-/** Every write is an HTTP chunk of its own, and the client reads chunk by chunk. */
+/** Every piece is an HTTP chunk of its own; the client reads it alone or with those that follow at once. */
 function cutBy(sizes: readonly number[]): (bytes: Buffer) => Buffer[] {
   let i = 0
   return (bytes) => {
