@@ -2,6 +2,8 @@
 import { Tokenizer } from '@huggingface/tokenizers'
 import { GyreError } from '../core/errors.ts'
 import { bytesOfToken } from './byte-alphabet.ts'
+import { WordEncoder } from './word-encoder.ts'
+import type { WordLayout } from './word-encoder.ts'
 
 export interface AddedToken {
   readonly id: number
@@ -10,7 +12,7 @@ export interface AddedToken {
   readonly special: boolean
 }
 
-interface TokenizerLayout {
+interface TokenizerLayout extends WordLayout {
   readonly added_tokens?: readonly { id: number; content: string; special?: boolean }[]
   readonly decoder?: { readonly type?: string; readonly decoders?: readonly { readonly type?: string }[] } | null
   readonly model: { readonly vocab: Readonly<Record<string, number>> }
@@ -25,6 +27,7 @@ export class ByteTokenizer {
   readonly vocabSize: number
   readonly addedTokens: readonly AddedToken[]
   readonly #plain: Tokenizer
+  readonly #words: WordEncoder
   readonly #addedById: ReadonlyMap<number, AddedToken>
   readonly #addedIds: ReadonlyMap<string, number>
   readonly #bytes: (Uint8Array | undefined)[] = []
@@ -45,6 +48,7 @@ export class ByteTokenizer {
     const vocab = Object.entries(layout.model.vocab).filter(([token]) => !this.#addedIds.has(token))
     const model = { ...layout.model, vocab: Object.fromEntries(vocab) }
     this.#plain = new Tokenizer({ ...layout, added_tokens: [], post_processor: null, model }, {})
+    this.#words = new WordEncoder(layout, (word) => this.#plain.encode(word, { add_special_tokens: false }).ids)
   }
 
   addedToken(id: number): AddedToken | undefined {
@@ -70,8 +74,8 @@ export class ByteTokenizer {
     return ids
   }
 
-  #encode(text: string): number[] {
-    return this.#plain.encode(text, { add_special_tokens: false }).ids
+  #encode(text: string): readonly number[] {
+    return this.#words.encode(text)
   }
 
   #remember(text: string, ids: Int32Array): void {

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import type { EngineId } from '../../../core/ids.ts'
 import type { Engine, GenerateEvent, GenerateRequest, SamplingParams } from '../../../ports/engine.ts'
-import { badRequest, cancelled, closed, overlong, unfinished } from './failures.ts'
+import { badRequest, cancelled, closed, malformed, overlong, unfinished } from './failures.ts'
 import type { StreamShape, Wire, WireChunk, WireFinish } from './wire.ts'
 import { VersionStamps } from './versions.ts'
 import type { Versions } from './versions.ts'
@@ -75,7 +75,13 @@ class WiredEngine implements RemoteEngine {
     const sampling = this.#checked(request)
     const id = freshRequestId()
     const { executionId, promptIds } = request
-    const generation = new Generation(where, sampling, new VersionStamps(this.#versions), this.#hidesLogprobs(sampling))
+    const generation = new Generation({
+      where,
+      sampling,
+      stamps: new VersionStamps(this.#versions),
+      hidesLogprobs: this.#hidesLogprobs(sampling),
+      vocabSize: this.#vocabSize ?? Number.POSITIVE_INFINITY,
+    })
     const controller = new AbortController()
     const onAbort = (): void => controller.abort(signal.reason)
     signal.addEventListener('abort', onAbort)
@@ -123,7 +129,9 @@ class WiredEngine implements RemoteEngine {
     if (!(sampling.maxTokens >= 1)) throw badRequest(`maxTokens is ${sampling.maxTokens}: it must be positive`)
     if (promptIds.length >= maxContext) throw overlong(promptIds.length, maxContext)
     const vocabSize = this.#vocabSize ?? Number.POSITIVE_INFINITY
-    const bad = promptIds.findIndex((id) => id < 0 || id >= vocabSize)
+    // A loop, since a context may hold a million ids.
+    let bad = -1
+    for (let i = 0; i < promptIds.length && bad < 0; i++) if (!isToken(promptIds[i], vocabSize)) bad = i
     if (bad >= 0) throw badRequest(`promptIds[${bad}] is ${promptIds[bad]}: the vocabulary has ${vocabSize} tokens`)
     const seed = seeding === 'positional' ? sampling.seed : seedAt(sampling.seed, promptIds.length)
     return { ...sampling, seed, maxTokens: Math.min(sampling.maxTokens, maxContext - promptIds.length) }
@@ -136,24 +144,30 @@ class WiredEngine implements RemoteEngine {
   }
 }
 
+function isToken(id: number | undefined, vocabSize: number): boolean {
+  return id !== undefined && id >= 0 && id < vocabSize
+}
+
+interface GenerationParts {
+  readonly where: string
+  readonly sampling: SamplingParams
+  readonly stamps: VersionStamps
+  readonly hidesLogprobs: boolean
+  readonly vocabSize: number
+}
+
 /** What has come of one generation, and whether it has ended. */
 class Generation {
-  readonly #where: string
-  readonly #sampling: SamplingParams
+  readonly #parts: GenerationParts
   readonly #stops: ReadonlySet<number>
-  readonly #stamps: VersionStamps
-  readonly #hidesLogprobs: boolean
   #count = 0
   #cachedTokens = 0
   #finish: WireFinish | undefined
   #isOverdue = false
 
-  constructor(where: string, sampling: SamplingParams, stamps: VersionStamps, hidesLogprobs: boolean) {
-    this.#where = where
-    this.#sampling = sampling
-    this.#stops = new Set(sampling.stopTokenIds)
-    this.#stamps = stamps
-    this.#hidesLogprobs = hidesLogprobs
+  constructor(parts: GenerationParts) {
+    this.#parts = parts
+    this.#stops = new Set(parts.sampling.stopTokenIds)
   }
 
   /** True when the server goes on although its stop token or the last token asked for has come. */
@@ -173,29 +187,36 @@ class Generation {
     const kept = isLate ? 0 : this.#keep(chunk.tokenIds)
     const trimmed = kept === chunk.tokenIds.length ? chunk : { ...chunk, tokenIds: chunk.tokenIds.slice(0, kept) }
     if (kept < chunk.tokenIds.length) this.#isOverdue = true
-    const policyVersions = this.#stamps.stamp(trimmed)
+    const policyVersions = this.#parts.stamps.stamp(trimmed)
     this.#finish ??= chunk.finish
     if (kept === 0) return undefined
-    const logprobs = trimmed.tokenIds.map((_, i) => (this.#hidesLogprobs ? Number.NaN : (chunk.logprobs[i] ?? NaN)))
+    const logprobs = trimmed.tokenIds.map((_, i) =>
+      this.#parts.hidesLogprobs ? Number.NaN : (chunk.logprobs[i] ?? NaN),
+    )
     return { kind: 'tokens', tokenIds: trimmed.tokenIds, logprobs, policyVersions }
   }
 
   /** @throws GyreError E_ENGINE_UNFINISHED, or what broke the generation. */
   end(): GenerateEvent {
     const finish = this.#finish
-    if (finish === undefined) throw unfinished(this.#where, 'no finish reason came')
+    if (finish === undefined) throw unfinished(this.#parts.where, 'no finish reason came')
     if (finish.kind === 'broken') throw finish.error
-    const policyVersions = this.#stamps.corrections()
+    const policyVersions = this.#parts.stamps.corrections()
     const corrected = policyVersions === undefined ? {} : { policyVersions }
     return { kind: 'end', finishReason: finish.kind, cachedTokens: this.#cachedTokens, ...corrected }
   }
 
-  /** How many of the tokens belong to the generation; sets its end when it is among them. */
+  /**
+   * How many of the tokens belong to the generation; sets its end when it is among them.
+   * @throws GyreError E_ENGINE_PROTOCOL
+   */
   #keep(tokenIds: readonly number[]): number {
+    const { where, sampling, vocabSize } = this.#parts
     for (const [i, id] of tokenIds.entries()) {
+      if (id >= vocabSize) throw malformed(where, `it sampled token ${id}: the vocabulary has ${vocabSize}`)
       this.#count++
       const isStop = this.#stops.has(id)
-      if (!isStop && this.#count < this.#sampling.maxTokens) continue
+      if (!isStop && this.#count < sampling.maxTokens) continue
       this.#finish = { kind: isStop ? 'stop' : 'length' }
       return i + 1
     }

@@ -2,6 +2,7 @@
 import type { ExecutionId } from '../../../core/ids.ts'
 import type { SamplingParams } from '../../../ports/engine.ts'
 import { malformed } from './failures.ts'
+import { idsText } from './ids-text.ts'
 
 export interface WireRequest {
   /** Unique among all requests, and of the same length as every other: servers match by prefix. */
@@ -143,5 +144,5 @@ export function spansOf(value: unknown): readonly WeightSpan[] | undefined {
 
 /** JSON text of an object with token ids in it: several times faster than making an array of them first. */
 export function bodyWithIds(key: string, ids: Int32Array, rest: Readonly<Record<string, unknown>>): string {
-  return `{${JSON.stringify(key)}:[${ids.join(',')}],${JSON.stringify(rest).slice(1)}`
+  return `{${JSON.stringify(key)}:[${idsText(ids)}],${JSON.stringify(rest).slice(1)}`
 }
