@@ -193,3 +193,11 @@ test('a consumer that takes its time is no silence of the server', async () => {
   }
   expect(tokenIds).toHaveLength(100)
 })
+
+test('a token that the tokenizer does not have goes nowhere', async () => {
+  const script = (ids: Int32Array): number[] | undefined => (ids[0] === PROMPT[0] ? [5, 6, 9999, 7] : undefined)
+  await using rig = await connectedVllm({ script })
+  const { tokenIds, error } = await collectEvents(rig.engine, PROMPT)
+  expect(tokenIds).toEqual([5, 6])
+  expect(error).toMatchObject({ code: 'E_ENGINE_PROTOCOL' })
+})
