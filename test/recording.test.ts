@@ -135,6 +135,7 @@ test('no long text, folder or key of the session is in the files', () => {
   expect(text).not.toContain('xxxxxxxx"')
   expect(text).not.toContain('hush')
   expect(text).not.toContain('Bearer')
+  expect(text).toContain('/v1/chat/completions?v=1"')
   for (const seen of [homedir(), ...session.folders]) expect(text).not.toContain(`${seen}/`)
   expect(text).toContain('somebody leaves in the middle')
   expect(text.length).toBeLessThan(12_000)

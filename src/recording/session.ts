@@ -43,7 +43,7 @@ export interface SeenSession {
 
 /** Only these headers are kept, and those the profile names. Never one with a key. */
 const KEPT_HEADERS: readonly string[] = ['anthropic-version', 'x-stainless-retry-count']
-const SECRET_HEADER = /auth|cookie|key|token|secret/i
+const SECRET_NAME = /auth|cookie|key|token|secret/i
 const DEFAULT_OVER = 160
 
 export function recordSession(session: SeenSession): RecordingFiles {
@@ -134,13 +134,20 @@ function sampledBy(turns: readonly PolicyNode[]): (text: string) => boolean {
   return (text) => all.includes(text.trim())
 }
 
+/** Some clients put their key into the query. */
+function withoutKeys(path: string): string {
+  const [name = '', query] = path.split('?', 2)
+  const kept = (query ?? '').split('&').filter((pair) => pair !== '' && !SECRET_NAME.test(pair.split('=', 1)[0] ?? ''))
+  return kept.length === 0 ? name : `${name}?${kept.join('&')}`
+}
+
 function keptHeaders(
   headers: SeenExchange['headers'],
   kept: ReadonlySet<string>,
   options: ReplaceOptions,
 ): Readonly<Record<string, string>> {
   const entries = Object.entries(headers).flatMap(([name, value]): [string, string][] => {
-    if (value === undefined || !kept.has(name) || SECRET_HEADER.test(name)) return []
+    if (value === undefined || !kept.has(name) || SECRET_NAME.test(name)) return []
     return [[name, shortened(options.scrub(typeof value === 'string' ? value : value.join(', ')), options.over)]]
   })
   return Object.fromEntries(entries)

@@ -6,7 +6,7 @@ const { OPENAI_BASE_URL, OPENAI_API_KEY, HOME } = process.env
 const SYSTEM = `You are an odd harness in ${HOME}. ${'Do as you are told, and say so.\n'.repeat(20)}`
 
 function ask(messages, { maxTokens = 4000, stream = false, signal } = {}) {
-  return fetch(`${OPENAI_BASE_URL}/chat/completions`, {
+  return fetch(`${OPENAI_BASE_URL}/chat/completions?key=hush&v=1`, {
     method: 'POST',
     headers: {
       authorization: `Bearer ${OPENAI_API_KEY}`,
