@@ -3,6 +3,7 @@ import { Command } from 'commander'
 import type { CliContext } from './context.ts'
 import { registerDoctor } from './doctor.ts'
 import { registerGateway } from './gateway-command.ts'
+import { registerHarness } from './harness-command.ts'
 import { registerRecordings } from './recording-commands.ts'
 import { registerSchema } from './schema.ts'
 import { registerStatus } from './status.ts'
@@ -21,6 +22,7 @@ Examples:
   $ gyre status                                              how the latest run is doing
   $ gyre tree EXECUTION                                      what one execution said, and what was trained
   $ gyre gateway --engine sglang --url URL ...               traces only: any harness, any engine, exact tokens
+  $ gyre harness list                                        the harnesses gyre can start
   $ gyre replay test/golden                                  what becomes of every token of recorded sessions
 
 Every field of a run file: docs/config.md. Every error code: docs/errors.md.`
@@ -74,6 +76,7 @@ Examples:
   registerStatus(program, context)
   registerTree(program, context)
   registerGateway(program, context)
+  registerHarness(program, context)
   registerRecordings(program, context)
   registerDoctor(program, context)
   registerSchema(program, context)

@@ -3,7 +3,6 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync } from 'node
 import { homedir, tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
 import { PackagedHarness } from '../adapters/harness/packaged/packaged-harness.ts'
-import { HARNESS_RECIPES, harnessRecipe } from '../adapters/harness/packaged/recipes.ts'
 import { absolutePath } from '../config/resolve.ts'
 import { GyreError } from '../core/errors.ts'
 import { byteChatCodec } from '../recording/byte-chat-codec.ts'
@@ -18,6 +17,7 @@ import { stopOnSignals } from './compose/stop-signals.ts'
 import { readTokenizerFolder } from './compose/tokenizer-folder.ts'
 import type { CliContext } from './context.ts'
 import { figuresTable } from './figures-table.ts'
+import { namedHarness } from './harness-name.ts'
 import { packageVersion } from './version.ts'
 
 export interface RecordOptions {
@@ -38,7 +38,7 @@ export async function recordScenario(
   context: CliContext,
 ): Promise<void> {
   const path = (text: string): string => absolutePath(text, context.cwd, context.home)
-  const { recipe, version } = harnessOf(harnessText)
+  const { recipe, version } = namedHarness(harnessText)
   const scenario = readScenario(path(file))
   const out = path(options.out)
   if (options.force !== true) refuseToOverwrite(out)
@@ -115,20 +115,6 @@ function refuseToOverwrite(out: string): void {
   throw new GyreError(`${out} is not empty: take another folder, or --force to write over what is there`, {
     boundary: 'config',
     code: 'E_CONFIG_RECORDING_EXISTS',
-  })
-}
-
-function harnessOf(text: string): {
-  recipe: NonNullable<ReturnType<typeof harnessRecipe>>
-  version: string | undefined
-} {
-  const [name = '', version] = text.split('@')
-  const recipe = harnessRecipe(name)
-  if (recipe !== undefined) return { recipe, version }
-  const known = HARNESS_RECIPES.map((one) => one.name).join(', ')
-  throw new GyreError(`no harness "${name}": known are ${known}; add @VERSION for a version of npm`, {
-    boundary: 'config',
-    code: 'E_CONFIG_HARNESS',
   })
 }
 

@@ -29,6 +29,8 @@ export interface HarnessRecipe {
   readonly packageName: string
   /** The version that is installed when none is asked for: the one our recordings were made with. */
   readonly defaultVersion: string
+  /** The API it asks its model through, as people call it. */
+  readonly api: string
   plan(context: RecipeContext): LaunchPlan
   /** Looks at what was installed, so that what cannot run is known before a run. @throws GyreError E_HARNESS_PLATFORM. */
   check?(folder: string): void

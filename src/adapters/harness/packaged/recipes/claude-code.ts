@@ -29,6 +29,7 @@ export const claudeCode: HarnessRecipe = {
   name: NAME,
   packageName: PACKAGE,
   defaultVersion: '2.1.332',
+  api: 'Anthropic Messages',
   plan,
   check: (folder) => void nativeProgram(NAME, folder, NATIVE),
   classifyEnd: (end, stdoutFile, _stderrFile, { events }) =>

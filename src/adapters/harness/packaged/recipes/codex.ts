@@ -37,6 +37,7 @@ export const codex: HarnessRecipe = {
   name: NAME,
   packageName: PACKAGE,
   defaultVersion: '0.171.0',
+  api: 'OpenAI Responses',
   plan,
   check: (folder) => void nativeProgram(NAME, folder, NATIVE),
   classifyEnd: (end, stdoutFile, _stderrFile, { events }) => (events ? classifyEvents(end, stdoutFile) : end),

@@ -18,6 +18,7 @@ export const pi: HarnessRecipe = {
   name: 'pi',
   packageName: PACKAGE,
   defaultVersion: '0.73.1',
+  api: 'OpenAI Chat Completions',
   plan,
   classifyEnd: (end, stdoutFile, _stderrFile, { events }) => (events ? classifyEvents(end, stdoutFile) : end),
 }
