@@ -109,15 +109,27 @@ export class Execution {
     void run.finally(() => this.#running.delete(call))
   }
 
+  /** A running call with the same request: one that its client has left, else the latest. */
+  findRunning(identity: RequestIdentity): ModelCall | undefined {
+    const twins = [...this.#running.keys()].filter(
+      (call) =>
+        call.state.kind === 'running' && !call.signal.aborted && requestKey(call.facts) === requestKey(identity),
+    )
+    return twins.find((call) => !call.isWaitedFor) ?? twins.at(-1)
+  }
+
   /**
-   * The call this request repeats. One that runs is joined. One that was answered is replayed when the client left
-   * early, says that it retries, or asks again soon without having used the answer; an empty answer that arrived
-   * cannot be used, so asking again is a new question.
+   * The call this request repeats. One that runs is joined when its client has left or this one says that it retries:
+   * else both want an answer. One that was answered is replayed when the client left early, says that it retries, or
+   * asks again soon without having used the answer; an empty answer that arrived cannot be used, so asking again is a
+   * new question.
    */
   findRepeated(identity: RequestIdentity, atMs: number, replayMs: number): ModelCall | undefined {
+    const running = this.findRunning(identity)
+    if (running !== undefined) return identity.isMarkedRetry || !running.isWaitedFor ? running : undefined
     const call = this.#latest.get(requestKey(identity))
     if (call === undefined || call.isUsed || call.state.kind === 'failed' || call.signal.aborted) return undefined
-    if (call.state.kind === 'running' || call.wasLeft || identity.isMarkedRetry) return call
+    if (call.wasLeft || identity.isMarkedRetry || call.state.kind === 'running') return call
     const isEmpty = call.parts.every((part) => part.kind === 'thinking')
     return !isEmpty && atMs - call.state.atMs <= replayMs ? call : undefined
   }
@@ -136,12 +148,14 @@ export class Execution {
   }
 
   noteAnswer(call: ModelCall, node: NodeId): void {
+    this.#callOfNode.set(node, call)
+    // It takes no other answer's place.
+    if (call.facts.isTwin) return
     const key = `${call.facts.thread}\n${call.facts.contextHash}`
     const restored = this.#restored.get(requestKey(call.facts))
     const answers = this.#answers.get(key) ?? (restored === undefined ? [] : [restored])
     answers.push({ callId: call.facts.callId, node })
     this.#answers.set(key, answers)
-    this.#callOfNode.set(node, call)
   }
 
   /** Records become durable in commit order, so that what survives a kill is a prefix of the tree. */

@@ -10,6 +10,7 @@ import type { Usage } from '../core/items.ts'
 import { hashSeed } from '../core/rng.ts'
 import type { RecordSink } from '../ports/forwarding.ts'
 import type { ChatCodec } from '../tokens/codec.ts'
+import type { LeafRole } from '../trajectory/node.ts'
 import { classifyCall } from '../trajectory/classify.ts'
 import { harnessProfile } from '../trajectory/profiles.ts'
 import type { Dialect } from '../wire/dialect.ts'
@@ -34,6 +35,8 @@ export interface ForwardDeps {
   readonly abandonMs: number
   /** How long after an answer the same request counts as a retry. [ms] */
   readonly replayMs: number
+  /** How long a request waits to see whether the client that asked the same has hung up. [ms] */
+  readonly hangUpMs: number
   /** ms since the Unix epoch. */
   readonly now: () => number
   /** Told of every failure of ours that a harness sees. */
@@ -41,6 +44,32 @@ export interface ForwardDeps {
 }
 
 export type RequestHeaders = Readonly<Record<string, string | readonly string[] | undefined>>
+
+/** Who asks, and for what. */
+export interface Asked {
+  readonly identity: RequestIdentity
+  readonly role: LeafRole
+}
+
+/**
+ * Reads who asks. A client that tries again closes its connection, but the new request may be here before that is seen:
+ * a request that is being answered is given a moment to lose its client.
+ */
+export async function identify(
+  deps: Pick<ForwardDeps, 'hangUpMs'>,
+  execution: Execution,
+  conversation: Conversation,
+  headers: RequestHeaders,
+): Promise<Asked> {
+  const { envelope, signals, contextHash } = conversation
+  const facts = { items: signals, headers, hasTools: envelope.tools.length > 0 }
+  const { thread, role } = classifyCall(harnessProfile(execution.spec.profile), facts)
+  const isMarkedRetry = Number(headers['x-stainless-retry-count'] ?? 0) > 0
+  const requestHash = `${contextHash}:${envelope.maxTokens ?? ''}`
+  const identity = { thread, requestHash, contextHash, isMarkedRetry }
+  if (!isMarkedRetry) await execution.findRunning(identity)?.deserted(deps.hangUpMs)
+  return { identity, role }
+}
 
 /**
  * Returns the call that answers the request: a new one that now runs, or the one the request repeats.
@@ -51,14 +80,11 @@ export function forward(
   execution: Execution,
   dialect: Dialect,
   conversation: Conversation,
-  headers: RequestHeaders,
+  { identity, role }: Asked,
 ): ModelCall {
   const { spec } = execution
-  const { envelope, signals } = conversation
+  const { envelope } = conversation
   const { tools } = envelope
-  const facts = { items: signals, headers, hasTools: tools.length > 0 }
-  const { thread, role } = classifyCall(harnessProfile(spec.profile), facts)
-  const identity = identify(conversation, thread, headers)
   const repeated = execution.findRepeated(identity, deps.now(), deps.replayMs)
   if (repeated !== undefined) return repeated
 
@@ -68,7 +94,7 @@ export function forward(
   const room = deps.maxContext - prompt.tokenIds.length
   if (room < 1) throw overlongError(prompt.tokenIds.length, deps.maxContext)
   const { number, timesAsked } = execution.admit(identity.requestHash)
-  const { requestHash, contextHash } = identity
+  const { thread, requestHash, contextHash } = identity
   const call = new ModelCall(
     {
       callId: callId(`${spec.executionId}.${number}`),
@@ -79,6 +105,7 @@ export function forward(
       requestHash,
       contextHash,
       promptTokens: prompt.tokenIds.length,
+      isTwin: execution.findRunning(identity) !== undefined,
       // A call of a tool that was found on the way is read by its schema too.
       tools: [...tools, ...envelope.deferredTools.values()],
       startedAtMs: deps.now(),
@@ -173,11 +200,4 @@ async function failCall(deps: ForwardDeps, execution: Execution, call: ModelCall
 function usageOf(call: ModelCall, cachedTokens: number): Usage {
   const { promptTokens } = call.facts
   return { promptTokens, cachedTokens, completionTokens: call.sampled.tokenIds.length }
-}
-
-/** Streaming or not is no difference: a client that lost a stream asks again without one. */
-function identify({ contextHash, envelope }: Conversation, thread: string, headers: RequestHeaders): RequestIdentity {
-  const requestHash = `${contextHash}:${envelope.maxTokens ?? ''}`
-  const retries = Number(headers['x-stainless-retry-count'] ?? 0)
-  return { thread, requestHash, contextHash, isMarkedRetry: retries > 0 }
 }

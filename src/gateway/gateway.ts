@@ -33,6 +33,8 @@ interface GatewayLimits {
   readonly abandonMs: number
   /** How long after its answer the same request counts as a retry. [ms] */
   readonly replayMs: number
+  /** How long a request waits to see whether the client that asked the same has hung up. [ms] */
+  readonly hangUpMs: number
   /** Longest pause between two tries on an engine that keeps failing. [ms] */
   readonly retryPauseMs: number
   /** How long an engine may take to stop a cancelled generation. [ms] */
@@ -44,6 +46,7 @@ const DEFAULT_LIMITS: GatewayLimits = {
   keepAliveMs: 15_000,
   abandonMs: 5000,
   replayMs: 60_000,
+  hangUpMs: 250,
   retryPauseMs: 500,
   cancelMs: 10_000,
 }

@@ -20,6 +20,8 @@ export interface ModelCallFacts {
   readonly contextHash: string
   /** [tokens] */
   readonly promptTokens: number
+  /** True when an equal request was being answered to a client that waited on: one more sample, not a retry. */
+  readonly isTwin: boolean
   readonly tools: readonly ToolSpec[]
   readonly startedAtMs: number
 }
@@ -40,6 +42,7 @@ export class ModelCall {
   readonly #controller = new AbortController()
   readonly #parts: AnswerPart[] = []
   readonly #waiters = new Set<() => void>()
+  readonly #onDeserted = new Set<() => void>()
   readonly #abandonMs: number
   #prompt: Prompt | undefined
   #state: CallState = { kind: 'running' }
@@ -110,8 +113,28 @@ export class ModelCall {
       if (this.#state.kind !== 'running') return
       this.wasLeft = true
       if (this.#readers > 0) return
+      for (const done of this.#onDeserted) done()
       this.#abandonTimer = setTimeout(() => this.abort('the client hung up'), this.#abandonMs)
     }
+  }
+
+  /** True while a client waits for the answer. */
+  get isWaitedFor(): boolean {
+    return this.#readers > 0
+  }
+
+  /** Resolves when no client waits any more, the call has ended, or `timeoutMs` is over. */
+  async deserted(timeoutMs: number): Promise<void> {
+    if (!this.isWaitedFor || this.#state.kind !== 'running') return
+    await new Promise<void>((resolve) => {
+      const done = (): void => {
+        clearTimeout(timer)
+        this.#onDeserted.delete(done)
+        resolve()
+      }
+      const timer = setTimeout(done, timeoutMs)
+      this.#onDeserted.add(done)
+    })
   }
 
   /** Calls back whenever there are more parts or the call has ended. The function it returns ends that. */
@@ -150,6 +173,7 @@ export class ModelCall {
     clearTimeout(this.#abandonTimer)
     this.#prompt = undefined
     this.#state = state
+    for (const done of this.#onDeserted) done()
     this.#wake()
   }
 

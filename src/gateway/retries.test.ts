@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
 import { says, sleep, startRig, turn, until } from '../../test/support/gateway-rig.ts'
 import type { Rig } from '../../test/support/gateway-rig.ts'
+import { engineId, executionId } from '../core/ids.ts'
 import type { AssistantItem } from '../core/items.ts'
 import type { ExecutionEndpoint } from '../ports/forwarding.ts'
 
@@ -90,6 +91,64 @@ test('an answer that was not used is replayed to a retry, and sampled anew once 
   expect(rig.legs).toHaveLength(3)
   expect(again).not.toEqual(first)
   expect(rig.legs[2]?.request.sampling.seed).not.toBe(rig.legs[0]?.request.sampling.seed)
+})
+
+test('equal requests of two clients that both wait are two samples, and neither is an orphan', async () => {
+  await using rig = await startRig({ limits: { hangUpMs: 30 } })
+  const execution = prepare(rig, LONG)
+  const answers = await Promise.all([answer(execution), answer(execution)])
+  expect(answers.map(({ content }) => content)).toEqual([LONG, LONG])
+  expect(rig.legs).toHaveLength(2)
+  expect(rig.legs[1]?.request.sampling.seed).not.toBe(rig.legs[0]?.request.sampling.seed)
+  await rig.gateway.closeExecution(execution.id)
+  expect(rig.sink.orphans).toEqual([])
+  expect(rig.sink.tree(execution.id).leaves()).toHaveLength(2)
+})
+
+test('a retry that is here before its first connection is seen to close gets the generation that is running', async () => {
+  await using rig = await startRig({ limits: { hangUpMs: 2000 } })
+  const execution = prepare(rig, LONG)
+  const leaving = new AbortController()
+  const first = await post(execution, { stream: true, signal: leaving.signal })
+  await until(() => (rig.legs[0]?.tokenIds.length ?? 0) > 20)
+  const again = answer(execution)
+  await sleep(20)
+  leaving.abort()
+  await expect(first.text()).rejects.toThrow('aborted')
+  expect((await again).content).toBe(LONG)
+  expect(rig.legs).toHaveLength(1)
+})
+
+test('a client that says it retries joins at once, though the first still waits', async () => {
+  await using rig = await startRig({ limits: { hangUpMs: 60_000 } })
+  const execution = prepare(rig, LONG)
+  const first = answer(execution)
+  await until(() => (rig.legs[0]?.tokenIds.length ?? 0) > 20)
+  const retry = { headers: { 'x-stainless-retry-count': '1' } }
+  expect(await answer(execution, retry)).toEqual(await first)
+  expect(rig.legs).toHaveLength(1)
+})
+
+test('a call that is held for long outlives engines that go and come, in silence that no client feels', async () => {
+  await using rig = await startRig({ limits: { keepAliveMs: 15 } })
+  const execution = rig.open('x1')
+  const streamed = post(execution, { stream: true }).then(async (response) => response.text())
+  const whole = answer(rig.open('x2'))
+  await until(() => rig.gateway.stats().held === 2)
+  for (let n = 0; n < 3; n++) {
+    rig.addEngine('e', says('words'))
+    rig.gateway.removeEngine(engineId('e'))
+    rig.route(execution.id, 'e', 2 * n)
+    rig.route(executionId('x2'), 'e', 2 * n)
+    await sleep(40)
+  }
+  expect(rig.legs).toHaveLength(0)
+  rig.addEngine('e', says('words'))
+  expect((await whole).content).toBe('words')
+  const frames = await streamed
+  expect(frames).toContain('words')
+  expect(frames.split('"choices":[]').length).toBeGreaterThan(3)
+  expect(rig.gateway.stats()).toMatchObject({ held: 0, harnessErrors: 0 })
 })
 
 test('another token bound is another question, and the answer it replaced is an orphan', async () => {

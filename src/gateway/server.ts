@@ -8,7 +8,7 @@ import { parseJson, readBody } from './body.ts'
 import type { Conversation } from './conversation.ts'
 import type { Execution } from './execution.ts'
 import { faultOf, gatewayError } from './faults.ts'
-import { forward } from './forward.ts'
+import { forward, identify } from './forward.ts'
 import type { ForwardDeps } from './forward.ts'
 import { planPrompt } from './prompt.ts'
 import { respond, sendFault, sendJson } from './respond.ts'
@@ -92,7 +92,8 @@ async function complete(deps: ServerDeps, execution: Execution, exchange: Exchan
   const body = await readPosted(deps, execution, exchange)
   if (tapped !== undefined) tapped.body = parseJson(body)
   const conversation = execution.bodies.read(body, dialect, target)
-  const call = forward(deps, execution, dialect, conversation, request.headers)
+  const asked = await identify(deps, execution, conversation, request.headers)
+  const call = forward(deps, execution, dialect, conversation, asked)
   const { envelope } = conversation
   if (tapped !== undefined) tapped.call = call
   const head = {
