@@ -3,12 +3,13 @@ import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, describe, expect, test } from 'vitest'
 import { harnessContract } from '../../../ports/harness.contract.ts'
+import type { HarnessEndpoint } from '../../../ports/harness.ts'
 import type { ProcessEnd } from '../../../ports/sandbox.ts'
 import { BubblewrapSandbox, probeBubblewrap } from '../../sandbox/bubblewrap/bubblewrap-sandbox.ts'
 import { ProcessSandbox } from '../../sandbox/process/process-sandbox.ts'
 import { isInstalled } from './install-package.ts'
 import { PackagedHarness, type PackagedHarnessOptions } from './packaged-harness.ts'
-import type { RecipeContext } from './recipe.ts'
+import type { LaunchPlan, RecipeContext } from './recipe.ts'
 import { claudeCode } from './recipes/claude-code.ts'
 
 const cacheFolder = join(process.env['GYRE_CACHE'] ?? join(homedir(), '.cache', 'gyre'), 'harness')
@@ -64,12 +65,24 @@ describe('what Claude Code says of its end', () => {
   })
 })
 
-describe('the window Claude Code is told', () => {
+describe('what Claude Code is told', () => {
   const folder = mkdtempSync(join(tmpdir(), 'gyre-claude-'))
   afterAll(() => rmSync(folder, { recursive: true, force: true }))
   const native = join(folder, 'node_modules', `@anthropic-ai/claude-code-${process.platform}-${process.arch}`)
   mkdirSync(native, { recursive: true })
   writeFileSync(join(native, 'claude'), '')
+
+  function planned(over: Partial<HarnessEndpoint>, instruction = 'i'): LaunchPlan {
+    const limits = { contextWindow: 200_000, maxOutputTokens: 16_000 }
+    const endpoint = { baseUrl: 'http://x', apiKey: 'k', model: 'm', ...limits, ...over }
+    const context = { endpoint, folder, instruction, extraArgs: [], events: false, timeoutMs: 1000 }
+    return claudeCode.plan(context as unknown as RecipeContext)
+  }
+
+  test('an instruction is never a command of its own', () => {
+    expect(planned({}, '/help me').argv.slice(-2)).toEqual(['--', ' /help me'])
+    expect(planned({}, '- help me').argv.slice(-2)).toEqual(['--', '- help me'])
+  })
 
   test.each([
     [200_000, 16_000, '200000', undefined],
@@ -78,10 +91,8 @@ describe('the window Claude Code is told', () => {
     [64_000, 16_000, '100000', '50'],
     [32_000, 1000, '100000', '27'],
     [2000, 2000, '100000', '1'],
-  ])('%d tokens with answers of %d', (contextWindow, maxOutputTokens, window, percent) => {
-    const endpoint = { baseUrl: 'http://x', apiKey: 'k', model: 'm', contextWindow, maxOutputTokens }
-    const context = { endpoint, folder, instruction: 'i', extraArgs: [], events: false, timeoutMs: 1000 }
-    const { env } = claudeCode.plan(context as unknown as RecipeContext)
+  ])('a window of %d tokens with answers of %d', (contextWindow, maxOutputTokens, window, percent) => {
+    const { env } = planned({ contextWindow, maxOutputTokens })
     expect(env['CLAUDE_CODE_AUTO_COMPACT_WINDOW']).toBe(window)
     expect(env['CLAUDE_AUTOCOMPACT_PCT_OVERRIDE']).toBe(percent)
   })

@@ -9,6 +9,7 @@ import { lastLine } from '../../../../host/last-line.ts'
 import type { HarnessEndpoint } from '../../../../ports/harness.ts'
 import type { ProcessEnd } from '../../../../ports/sandbox.ts'
 import { compactionThreshold } from '../compaction.ts'
+import { lastEvent } from '../event-lines.ts'
 import { nativeProgram, type NativePaths } from '../native-program.ts'
 import type { HarnessRecipe, LaunchPlan, RecipeContext } from '../recipe.ts'
 
@@ -47,9 +48,10 @@ function plan({ endpoint, instruction, folder, extraArgs, events, timeoutMs }: R
       ...(events ? ['stream-json', '--verbose'] : ['text']),
       '--dangerously-skip-permissions',
       ...extraArgs,
-      // Else an instruction that begins with a dash would be an option.
+      // Else an instruction that begins with a dash would be an option, and one that begins with the name of one of
+      // its own commands would be that command.
       '--',
-      instruction,
+      instruction.startsWith('/') ? ` ${instruction}` : instruction,
     ],
     env: { ...endpointEnv(endpoint), ...STEADY_ENV, API_TIMEOUT_MS: String(timeoutMs) },
     homeFiles: {},
@@ -101,27 +103,13 @@ function classifyText(end: ProcessEnd, stdoutFile: string): ProcessEnd {
 
 /** The last event says how the session ended, also when the exit code does not. */
 function classifyEvents(end: ProcessEnd, stdoutFile: string): ProcessEnd {
-  const last = lastResult(readFileSync(stdoutFile, 'utf8'))
+  const last = lastEvent(readFileSync(stdoutFile, 'utf8'), 'result') as ResultEvent | undefined
   if (last?.is_error !== true) return end
   return { ...end, exitCode: end.exitCode === 0 ? 1 : end.exitCode, detail: last.result ?? last.subtype ?? 'error' }
 }
 
 interface ResultEvent {
-  readonly type?: string
   readonly is_error?: boolean
   readonly subtype?: string
   readonly result?: string
-}
-
-function lastResult(events: string): ResultEvent | undefined {
-  for (const line of events.split('\n').toReversed()) {
-    if (!line.includes('"type":"result"')) continue
-    try {
-      const event = JSON.parse(line) as ResultEvent
-      if (event.type === 'result') return event
-    } catch {
-      // The last line of a killed program may be cut off.
-    }
-  }
-  return undefined
 }
