@@ -83,7 +83,7 @@ beforeAll(async () => {
     },
   })
   writeRecording(join(folder, 'out'), golden.files)
-})
+}, 60_000)
 
 afterAll(async () => {
   await session[Symbol.asyncDispose]()

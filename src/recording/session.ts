@@ -64,7 +64,7 @@ export function recordSession(session: SeenSession): RecordingFiles {
     ...matchOf(seen),
     atMs: Math.round(seen.startedAtMs - startMs),
     endMs: Math.round(seen.endedAtMs - startMs),
-    path: seen.path,
+    path: withoutKeys(seen.path),
     headers: keptHeaders(seen.headers, kept, options),
     status: seen.status,
     complete: seen.isComplete,
