@@ -20,7 +20,7 @@ import type { Execution, RequestIdentity } from './execution.ts'
 import { closedError, faultOf, overlongError } from './faults.ts'
 import { ModelCall } from './model-call.ts'
 import { planPrompt } from './prompt.ts'
-import { commitCall, isPathExact } from './record.ts'
+import { commitCall, isChecked, isPathExact } from './record.ts'
 import type { CallEnd } from './record.ts'
 import type { GenerationEnd, Sampler } from './sampler.ts'
 
@@ -173,7 +173,7 @@ async function record(
   const entry = commitCall(tree, execution.spec.executionId, call, { ...end, endedAtMs: deps.now() })
   const leaf = tree.nextNodeId - 1
   if (end.status === 'committed') execution.noteAnswer(call, leaf)
-  if (!isPathExact(tree, leaf, call)) counters.tokensMismatched++
+  if (isChecked(tree, leaf) && !isPathExact(tree, leaf, call)) counters.tokensMismatched++
   counters.sampledTokens += call.sampled.tokenIds.length
   await execution.persist(entry, async (durable) => deps.sink.appendCall(durable))
 }

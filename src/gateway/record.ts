@@ -49,6 +49,14 @@ export function commitCall(tree: PathTree, executionId: ExecutionId, call: Model
   }
 }
 
+/** Contexts up to this length are checked on every call, longer ones on every so many. [tokens], [calls] */
+const [CHECKED_TOKENS, CHECKED_EVERY] = [65_536, 16]
+
+/** Whether this call's path is compared with what the engine saw: a long one costs more than the call's own work. */
+export function isChecked(tree: PathTree, leaf: NodeId): boolean {
+  return tree.pathLength(leaf) <= CHECKED_TOKENS || tree.nextSequence % CHECKED_EVERY === 0
+}
+
 /** True when root to generated leaf says exactly the ids the engine saw and sampled. */
 export function isPathExact(tree: PathTree, leaf: NodeId, call: ModelCall): boolean {
   const path = tree.pathTokenIds(leaf)

@@ -192,6 +192,7 @@ async function listen(
 }
 
 function resumedFrom(promptIds: Int32Array, tokenIds: readonly number[]): Int32Array {
+  if (tokenIds.length === 0) return promptIds
   const out = new Int32Array(promptIds.length + tokenIds.length)
   out.set(promptIds)
   out.set(tokenIds, promptIds.length)

@@ -8,7 +8,7 @@
 import type { Dispatcher } from 'undici'
 
 /** How long a piece may wait for others. Far below what a reader of the text would notice. [ms] */
-const GATHER_MS = 50
+const GATHER_MS = 25
 /** Most that is held before the server has to wait. [bytes] */
 const HELD_BYTES = 4 * 2 ** 20
 

@@ -162,6 +162,9 @@ export class HttpClient {
   }
 }
 
+/** Made once: a reason that is made anew writes down the stack of every call. */
+const ENDED = new Error('the call has ended')
+
 /** Aborts what is waited for when nothing comes for too long, or when the caller leaves. */
 class Silence {
   /** True while our own side is at work: the other's silence does not count. */
@@ -209,7 +212,7 @@ class Silence {
   end(): void {
     clearTimeout(this.#timer)
     this.#outer?.removeEventListener('abort', this.#onAbort)
-    this.#controller.abort()
+    this.#controller.abort(ENDED)
   }
 
   #start(): NodeJS.Timeout {
