@@ -25,6 +25,8 @@ const NATIVE: NativePaths = {
 /** What the harness itself computes its compaction with. [tokens] */
 const SMALLEST_WINDOW = 100_000
 const LARGEST_RESERVE = 20_000
+/** What a timer of JavaScript can be set to. [ms] */
+const LONGEST_TIMER_MS = 2 ** 31 - 1
 
 export const claudeCode: HarnessRecipe = {
   name: NAME,
@@ -53,7 +55,7 @@ function plan({ endpoint, instruction, folder, extraArgs, events, timeoutMs }: R
       '--',
       instruction.startsWith('/') ? ` ${instruction}` : instruction,
     ],
-    env: { ...endpointEnv(endpoint), ...STEADY_ENV, API_TIMEOUT_MS: String(timeoutMs) },
+    env: { ...endpointEnv(endpoint), ...STEADY_ENV, ...patienceEnv(timeoutMs) },
     homeFiles: {},
   }
 }
@@ -69,6 +71,15 @@ const STEADY_ENV: Readonly<Record<string, string>> = {
   CLAUDE_CODE_ATTRIBUTION_HEADER: '0',
   // Cache marks move from message to message. They mean nothing here: the engine finds prefixes itself.
   DISABLE_PROMPT_CACHING: '1',
+}
+
+/**
+ * A call may wait as long as the execution may run. Without this 2.1.197 asks again after 300 s without a token: it
+ * does not take a ping for a sign of life.
+ */
+function patienceEnv(timeoutMs: number): Record<string, string> {
+  const patience = String(Math.min(timeoutMs, LONGEST_TIMER_MS))
+  return { API_TIMEOUT_MS: patience, CLAUDE_STREAM_IDLE_TIMEOUT_MS: patience }
 }
 
 function endpointEnv({ baseUrl, apiKey, contextWindow, maxOutputTokens }: HarnessEndpoint): Record<string, string> {
