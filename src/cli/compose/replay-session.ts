@@ -37,8 +37,9 @@ export interface ReplayResult {
 }
 
 const SESSION = executionId('session')
-/** A call that was aborted waits this long for a client to come back before it is given up again. [ms] */
-const ABANDON_MS = 300
+/** A call that was aborted waits so long for a client before it is given up again; one that was not, longer. [ms] */
+const ABANDON_MS = 1000
+const HOLD_MS = 30_000
 const WIDE = 1 << 28
 
 /** @throws GyreError E_CONFIG_RECORDING for a broken recording, E_GATEWAY_REPLAY when it cannot be played to its end. */
@@ -51,7 +52,7 @@ export async function replayRecording(recording: RecordingFiles, options: Replay
     sink: replay.sink,
     model: 'gyre-policy',
     maxContext: own ? head.contextWindow : WIDE,
-    limits: { abandonMs: ABANDON_MS },
+    limits: { abandonMs: recording.calls.some((call) => call.status === 'aborted') ? ABANDON_MS : HOLD_MS },
     onMatch: (arrival) => replay.noteMatched(arrival),
     onFailure: (error) => replay.differences.push(`the gateway failed: ${String(error)}`),
   })
@@ -123,6 +124,8 @@ class Replay {
   async play(gateway: Gateway, baseUrl: string, apiKey: string): Promise<void> {
     for (const exchange of this.#queue) {
       await this.#schedule.untilMaySend(exchange)
+      // Whoever asks again has left before.
+      if (exchange.match !== undefined) this.#hangUpAll(exchange.match.call)
       const sent = sendRecorded(`${baseUrl}${exchange.path}`, apiKey, exchange.headers, this.#bodyOf(exchange))
       this.#sent.set(exchange, sent)
       if (exchange.match === undefined) await sent.ended
@@ -171,6 +174,10 @@ class Replay {
 
   #hangUp(call: number): void {
     this.#ended.add(call)
+    this.#hangUpAll(call)
+  }
+
+  #hangUpAll(call: number): void {
     for (const exchange of this.#sent.keys()) if (exchange.match?.call === call) this.#hangUpOne(exchange)
   }
 
