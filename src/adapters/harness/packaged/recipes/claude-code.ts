@@ -49,6 +49,9 @@ function plan({ endpoint, instruction, folder, extraArgs, events, timeoutMs }: R
       '--output-format',
       ...(events ? ['stream-json', '--verbose'] : ['text']),
       '--dangerously-skip-permissions',
+      // The provider's own servers do the first and are asked before the second: neither can work here.
+      '--disallowedTools',
+      'WebSearch,WebFetch',
       ...extraArgs,
       // Else an instruction that begins with a dash would be an option, and one that begins with the name of one of
       // its own commands would be that command.
