@@ -1,5 +1,6 @@
 /** @file A public proxy beside ours: LiteLLM with one worker, in front of the same engine. */
 import { spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import type { AddressInfo } from 'node:net'
@@ -23,12 +24,13 @@ export async function startPeer(python: string, enginePort: number, folder: stri
   const engine = { model: 'openai/policy', api_base: `http://127.0.0.1:${enginePort}/v1`, api_key: 'none' }
   writeFileSync(config, JSON.stringify({ model_list: [{ model_name: 'policy', litellm_params: engine }] }))
   const port = await freePort()
+  const apiKey = `sk-${randomBytes(32).toString('hex')}`
   const child = spawn(
     python,
     [join(dirname(python), 'litellm'), '--config', config, '--port', String(port), '--host', '127.0.0.1'],
     {
       stdio: ['ignore', 'ignore', 'inherit'],
-      env: { ...process.env, LITELLM_LOCAL_MODEL_COST_MAP: 'True', LITELLM_LOG: 'ERROR' },
+      env: { ...process.env, LITELLM_LOCAL_MODEL_COST_MAP: 'True', LITELLM_LOG: 'ERROR', LITELLM_MASTER_KEY: apiKey },
     },
   )
   const baseUrl = `http://127.0.0.1:${port}`
@@ -38,12 +40,12 @@ export async function startPeer(python: string, enginePort: number, folder: stri
       () => false,
     )
     if (isUp) break
-    if (Date.now() > end) throw new Error('the peer did not start')
+    if (Date.now() > end || child.exitCode !== null) throw new Error('the peer did not start')
     await new Promise((resolve) => setTimeout(resolve, 500))
   }
   return {
     name: 'litellm',
-    target: () => ({ baseUrl, apiKey: 'none' }),
+    target: () => ({ baseUrl, apiKey }),
     cpuMs: () => Promise.resolve(cpuMsOf(child.pid ?? 0)),
     [Symbol.dispose]: () => void child.kill('SIGKILL'),
   }
