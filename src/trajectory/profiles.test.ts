@@ -168,6 +168,19 @@ const rows: readonly Row[] = [
   ],
   [
     'qwen-code',
+    'compaction in the middle of a run',
+    [
+      tools('a'),
+      system('You are Qwen Code, a non-interactive CLI agent'),
+      user('x'),
+      user('You are the component that summarizes a conversation when its context window is about to overflow.'),
+    ],
+    {},
+    'main-summary',
+    '',
+  ],
+  [
+    'qwen-code',
     'compaction',
     [system('You are the component that summarizes a conversation'), user('x')],
     {},

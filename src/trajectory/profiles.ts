@@ -118,6 +118,8 @@ const QWEN_CODE: HarnessProfile = {
   summary: [
     { tools: 'none', systemIncludes: ['You are the component that summarizes a conversation'] },
     { tools: 'none', lastUserIncludes: ['produce the <state_snapshot> XML'] },
+    // In the middle of a run it keeps system text and tools, and asks in a last message.
+    { lastUserIncludes: ['You are the component that summarizes a conversation'] },
   ],
   subAgent: [
     { systemIncludes: ['You are a general-purpose subagent working for a parent agent'] },
