@@ -76,3 +76,5 @@ process.on('message', (question: EngineSetup) => {
   if (setup.stepMs > 0) timer = setInterval(step, setup.stepMs)
   process.send?.({ port: (server.address() as AddressInfo).port })
 })
+// A bench that was killed leaves nobody behind.
+process.once('disconnect', () => process.exit())

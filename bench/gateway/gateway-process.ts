@@ -104,3 +104,5 @@ async function answer(question: GatewayQuestion): Promise<GatewayAnswer> {
 process.on('message', (question: GatewayQuestion) => {
   void answer(question).then((said) => process.send?.(said))
 })
+// A bench that was killed leaves nobody behind.
+process.once('disconnect', () => process.exit())

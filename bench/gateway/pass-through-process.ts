@@ -21,3 +21,5 @@ process.on('message', (question: { readonly ask: 'port' | 'usage' }) => {
   if (question.ask === 'port') process.send?.({ port: (server.address() as AddressInfo).port })
   else void usage(false).then((used) => process.send?.(used))
 })
+// A bench that was killed leaves nobody behind.
+process.once('disconnect', () => process.exit())
