@@ -13,6 +13,8 @@ import type { HarnessRecipe, LaunchPlan, RecipeContext } from '../recipe.ts'
 const NAME = 'opencode'
 const PROVIDER = 'gyre'
 const KEY_VARIABLE = 'GYRE_API_KEY'
+const CONFIG_FOLDER = '.config/opencode'
+const PLUGIN = '@opencode-ai/plugin'
 
 const program = (target: string): string => `opencode-${target}/bin/opencode`
 const NATIVE: NativePaths = {
@@ -52,7 +54,12 @@ function plan({ endpoint, instruction, folder, extraArgs, events, timeoutMs }: R
       OPENCODE_DISABLE_LSP_DOWNLOAD: '1',
       OPENCODE_DISABLE_SHARE: '1',
     },
-    homeFiles: { '.config/opencode/opencode.json': JSON.stringify(configFor(endpoint, timeoutMs)) },
+    homeFiles: {
+      [`${CONFIG_FOLDER}/opencode.json`]: JSON.stringify(configFor(endpoint, timeoutMs)),
+      // It would install what plugins are built with from the registry. With these it takes it for installed.
+      [`${CONFIG_FOLDER}/package-lock.json`]: JSON.stringify({ packages: { '': { dependencies: { [PLUGIN]: '*' } } } }),
+      [`${CONFIG_FOLDER}/node_modules/.keep`]: '',
+    },
   }
 }
 
