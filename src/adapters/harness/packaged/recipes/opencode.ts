@@ -14,6 +14,8 @@ const NAME = 'opencode'
 const PROVIDER = 'gyre'
 const KEY_VARIABLE = 'GYRE_API_KEY'
 const CONFIG_FOLDER = '.config/opencode'
+/** In the harness's home. */
+const INSTRUCTION_FILE = '.instruction'
 const PLUGIN = '@opencode-ai/plugin'
 
 const program = (target: string): string => `opencode-${target}/bin/opencode`
@@ -37,13 +39,15 @@ export const opencode: HarnessRecipe = {
 function plan({ endpoint, instruction, folder, extraArgs, events, timeoutMs }: RecipeContext): LaunchPlan {
   return {
     argv: [
+      // As an argument the instruction would be put between quotes, and word by word a number would be an error.
+      '/bin/sh',
+      '-c',
+      `exec "$@" < "$HOME/${INSTRUCTION_FILE}"`,
+      NAME,
       nativeProgram(NAME, folder, NATIVE),
       'run',
       ...(events ? ['--format', 'json'] : []),
       ...extraArgs,
-      '--',
-      // It puts a word with a blank in it between quotes, and joins words by blanks.
-      ...instruction.split(' '),
     ],
     env: {
       [KEY_VARIABLE]: endpoint.apiKey,
@@ -55,6 +59,7 @@ function plan({ endpoint, instruction, folder, extraArgs, events, timeoutMs }: R
       OPENCODE_DISABLE_SHARE: '1',
     },
     homeFiles: {
+      [INSTRUCTION_FILE]: instruction,
       [`${CONFIG_FOLDER}/opencode.json`]: JSON.stringify(configFor(endpoint, timeoutMs)),
       // It would install what plugins are built with from the registry. With these it takes it for installed.
       [`${CONFIG_FOLDER}/package-lock.json`]: JSON.stringify({ packages: { '': { dependencies: { [PLUGIN]: '*' } } } }),
