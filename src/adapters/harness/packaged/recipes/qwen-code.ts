@@ -33,7 +33,7 @@ function plan(context: RecipeContext): LaunchPlan {
       events ? 'stream-json' : 'text',
       ...extraArgs,
       // In one word with its option, because an instruction may begin with a dash.
-      `--prompt=${instruction}`,
+      `--prompt=${plainText(instruction)}`,
     ],
     env: {
       OPENAI_BASE_URL: `${endpoint.baseUrl}/v1`,
@@ -46,6 +46,11 @@ function plan(context: RecipeContext): LaunchPlan {
     },
     homeFiles: { '.qwen/settings.json': JSON.stringify(settingsFor(context)) },
   }
+}
+
+/** It would run a text that begins with a slash as a command of its own, and take quotes off that stand around a whole. */
+function plainText(instruction: string): string {
+  return /^[/"']/.test(instruction) ? ` ${instruction}` : instruction
 }
 
 function settingsFor({ endpoint, timeoutMs }: RecipeContext): object {
