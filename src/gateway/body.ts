@@ -6,14 +6,20 @@ import { gatewayError } from './faults.ts'
 /** How long the rest of a refused body is read and dropped, so that the client gets to see the refusal. [ms] */
 const DRAIN_MS = 5000
 
-/** @throws GyreError E_GATEWAY_BODY_TOO_LARGE, E_WIRE_UNSUPPORTED. */
-export async function readBody(request: IncomingMessage, limitBytes: number): Promise<Buffer> {
+/** Bodies up to this size are put together in one place, over and over: large blocks for each would leave holes. [bytes] */
+const SHARED_BYTES = 16 * 2 ** 20
+
+/**
+ * @param use Takes what it needs of the body, whose bytes are not its own after it returns.
+ * @throws GyreError E_GATEWAY_BODY_TOO_LARGE, E_WIRE_UNSUPPORTED, or what `use` throws.
+ */
+export async function readBody<T>(request: IncomingMessage, limitBytes: number, use: (body: Buffer) => T): Promise<T> {
   const encoding = request.headers['content-encoding'] ?? 'identity'
   if (encoding !== 'identity') {
     drain(request)
     throw wireError('E_WIRE_UNSUPPORTED', `content-encoding "${encoding}" is not supported: send the body as it is`)
   }
-  return readBytes(request, limitBytes)
+  return use(joined(await readChunks(request, limitBytes)))
 }
 
 /** @throws GyreError E_WIRE_MALFORMED. */
@@ -26,7 +32,7 @@ export function parseJson(body: Buffer): unknown {
   }
 }
 
-async function readBytes(request: IncomingMessage, limitBytes: number): Promise<Buffer> {
+async function readChunks(request: IncomingMessage, limitBytes: number): Promise<readonly Buffer[]> {
   const chunks: Buffer[] = []
   let size = Number(request.headers['content-length'] ?? 0)
   if (size <= limitBytes) {
@@ -37,12 +43,25 @@ async function readBytes(request: IncomingMessage, limitBytes: number): Promise<
       chunks.push(chunk as Buffer)
     }
   }
-  if (size <= limitBytes) return Buffer.concat(chunks)
+  if (size <= limitBytes) return chunks
   drain(request)
   throw gatewayError(
     'E_GATEWAY_BODY_TOO_LARGE',
     `the request body is over the limit of ${limitBytes} bytes: shorten the history, or raise the gateway's body limit`,
   )
+}
+
+let shared = Buffer.alloc(0)
+
+function joined(chunks: readonly Buffer[]): Buffer {
+  const [first] = chunks
+  if (chunks.length === 1 && first !== undefined) return first
+  const size = chunks.reduce((sum, chunk) => sum + chunk.length, 0)
+  if (size > SHARED_BYTES) return Buffer.concat(chunks)
+  if (size > shared.length) shared = Buffer.allocUnsafeSlow(Math.min(SHARED_BYTES, size * 2))
+  let at = 0
+  for (const chunk of chunks) at += chunk.copy(shared, at)
+  return shared.subarray(0, size)
 }
 
 function drain(request: IncomingMessage): void {

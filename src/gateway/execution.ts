@@ -4,6 +4,7 @@ import { invariant } from '../core/errors.ts'
 import type { CallId } from '../core/ids.ts'
 import type { OpenExecution } from '../ports/forwarding.ts'
 import type { CallRecord, NodeId } from '../trajectory/node.ts'
+import { keepInSlabs } from '../trajectory/id-slabs.ts'
 import { PathTree, ROOT } from '../trajectory/path-tree.ts'
 import { harnessProfile } from '../trajectory/profiles.ts'
 import { pathContent } from '../trajectory/tree.ts'
@@ -50,7 +51,7 @@ export class Execution {
   readonly #timesAsked = new Map<string, number>()
   /** By thread and request: answers that a gateway before this one gave. */
   readonly #restored = new Map<string, { readonly callId: CallId; readonly node: NodeId }>()
-  #tree = new PathTree()
+  #tree = new PathTree(keepInSlabs())
   #persisted: Promise<void> = Promise.resolve()
   #isClosed = false
   #started = 0
@@ -199,7 +200,7 @@ export class Execution {
 
   /** The records hold everything; a closed execution only remembers its key, to refuse calls clearly. */
   #forget(): void {
-    this.#tree = new PathTree()
+    this.#tree = new PathTree(keepInSlabs())
     this.bodies.forget()
     for (const map of [this.#latest, this.#answers, this.#callOfNode, this.#timesAsked, this.#restored, this.#used]) {
       map.clear()

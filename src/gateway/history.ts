@@ -6,6 +6,7 @@
  * does not fit this is read as a whole, which is also where every error comes from.
  */
 import { invariant } from '../core/errors.ts'
+import { pagedMemory } from '../core/pages.ts'
 import type { Item } from '../core/items.ts'
 import type { ItemFacts } from '../trajectory/path-tree.ts'
 import type { Dialect, Envelope, RequestTarget } from '../wire/dialect.ts'
@@ -150,9 +151,16 @@ function readBody(given: NewBody, from: Shared | undefined): ReadBody | undefine
   const fresh = readElements(layout, span.elements, from === undefined ? 0 : countElements(from), top.envelope)
   const units = [...kept, ...fresh.map(({ unit }) => unit)]
   const firstUser = firstUserOf(from) ?? fresh.flatMap(({ items }) => items).find(({ kind }) => kind === 'user')
-  const next = { ...top, ...layout, units, firstUser }
+  const next = { ...top, ...layout, body: keptBytes(given.body), units, firstUser }
   const conversation = converse(next, kept.length, fresh)
   return conversation === undefined ? undefined : { conversation, known: next }
+}
+
+/** The bytes come in memory that is used again, and stay for as long as the execution. */
+function keptBytes(body: Buffer): Buffer {
+  const kept = Buffer.from(pagedMemory(body.length))
+  body.copy(kept)
+  return kept
 }
 
 /** undefined when the body is written in an unusual way. */

@@ -69,8 +69,9 @@ async function dispatch(deps: ServerDeps, execution: Execution, exchange: Exchan
   if (verb === 'list-models') {
     return sendJson(response, 200, dialect.modelsBody(deps.model, Math.floor(deps.now() / 1000)))
   }
-  const body = await readPosted(deps, execution, exchange)
-  const conversation = countedConversation(execution, route, body)
+  const conversation = await readPosted(deps, execution, exchange, (body) =>
+    countedConversation(execution, route, body),
+  )
   const prompt = planPrompt(execution.tree, deps.encoder, conversation)
   return sendJson(response, 200, dialect.countBody(prompt.tokenIds.length))
 }
@@ -89,9 +90,10 @@ function countedConversation(
 async function complete(deps: ServerDeps, execution: Execution, exchange: Exchange): Promise<void> {
   const { request, response, route, tapped } = exchange
   const { dialect, target } = route
-  const body = await readPosted(deps, execution, exchange)
-  if (tapped !== undefined) tapped.body = parseJson(body)
-  const conversation = execution.bodies.read(body, dialect, target)
+  const conversation = await readPosted(deps, execution, exchange, (body) => {
+    if (tapped !== undefined) tapped.body = parseJson(body)
+    return execution.bodies.read(body, dialect, target)
+  })
   const asked = await identify(deps, execution, conversation, request.headers)
   const call = forward(deps, execution, dialect, conversation, asked)
   const { envelope } = conversation
@@ -108,11 +110,16 @@ async function complete(deps: ServerDeps, execution: Execution, exchange: Exchan
   await respond(response, call, dialect, head, envelope.stream, deps.keepAliveMs)
 }
 
-async function readPosted(deps: ServerDeps, execution: Execution, exchange: Exchange): Promise<Buffer> {
+async function readPosted<T>(
+  deps: ServerDeps,
+  execution: Execution,
+  exchange: Exchange,
+  use: (body: Buffer) => T,
+): Promise<T> {
   const { request, method, path } = exchange
   if (method !== 'POST') throw gatewayError('E_GATEWAY_METHOD', `${path} takes POST, not ${method}`)
   execution.assertOpen()
-  return readBody(request, deps.bodyBytes)
+  return readBody(request, deps.bodyBytes, use)
 }
 
 /** The key of one execution opens nothing of another. */

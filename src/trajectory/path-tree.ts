@@ -8,6 +8,8 @@ import { invariant } from '../core/errors.ts'
 import type { AssistantItem, Item } from '../core/items.ts'
 import { itemDigest, turnKey } from './canonical.ts'
 import { isEcho, servedCallId } from './echo.ts'
+import { keepAsGiven } from './id-slabs.ts'
+import type { KeepIds } from './id-slabs.ts'
 import type { CallStatus, NodeId } from './node.ts'
 
 export const ROOT: NodeId = 0
@@ -86,10 +88,13 @@ export class PathTree {
   readonly #nodes: PathNode[]
   /** Generated nodes by the ids of the tool calls they served. */
   readonly #served = new Map<string, NodeId[]>()
+  readonly #keepIds: KeepIds
   #tokenCount = 0
   #turnCount = 0
 
-  constructor() {
+  /** @param keepIds Holds the ids of all nodes but the first on a path, which executions share. */
+  constructor(keepIds: KeepIds = keepAsGiven) {
+    this.#keepIds = keepIds
     this.#nodes = [newNode(ROOT, ROOT, new Int32Array(0), 0, EMPTY_BLOCK)]
   }
 
@@ -151,10 +156,11 @@ export class PathTree {
     })
   }
 
-  /** Adds a child of `parent` and returns its id. The ids are kept, not copied. */
+  /** Adds a child of `parent` and returns its id. */
   add(parent: NodeId, tokenIds: Int32Array, content: BlockContent | TurnContent): NodeId {
     const above = this.#require(parent)
-    const node = newNode(this.#nodes.length, parent, tokenIds, above.end + tokenIds.length, content)
+    const ids = parent === ROOT ? tokenIds : this.#keepIds(tokenIds)
+    const node = newNode(this.#nodes.length, parent, ids, above.end + ids.length, content)
     // A continuation proves that the answer was used.
     if (above.status === 'orphan') above.status = 'committed'
     above.children.push(node.id)

@@ -86,13 +86,13 @@ export class HttpClient {
 
   /**
    * The data of each server-sent event of the answer, without the closing `[DONE]`.
-   * @param body JSON text. @param seesEnd asked after each event: true once nothing that matters may follow.
+   * @param body JSON, as text or bytes. @param seesEnd asked after each event: true once nothing that matters may follow.
    * @returns whether the server said `[DONE]`.
    * @throws GyreError E_ENGINE_UNREACHABLE, E_ENGINE_TIMEOUT, or what the status means.
    */
   async *events(
     path: string,
-    body: string,
+    body: string | Buffer,
     signal: AbortSignal,
     options: { readonly headers: Readonly<Record<string, string>>; readonly seesEnd: () => boolean },
   ): AsyncGenerator<string, boolean, undefined> {
@@ -135,7 +135,7 @@ export class HttpClient {
     path: string,
     signal: AbortSignal,
     headers: Readonly<Record<string, string>> = {},
-    body?: string,
+    body?: string | Buffer,
   ): Promise<Dispatcher.ResponseData> {
     return this.#pool.request({ ...this.#call(method, path, headers, body), signal })
   }
@@ -144,7 +144,7 @@ export class HttpClient {
     method: 'GET' | 'POST',
     path: string,
     headers: Readonly<Record<string, string>>,
-    body: string | undefined,
+    body: string | Buffer | undefined,
   ): Dispatcher.DispatchOptions {
     const type = body === undefined ? {} : { 'content-type': 'application/json' }
     return {

@@ -6,7 +6,8 @@
  */
 import { fromErrorData, unfinished } from './failures.ts'
 import type { HttpClient } from './http.ts'
-import { Tally, bodyWithIds, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
+import { bodyWithIds } from './ids-text.ts'
+import { Tally, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
 import type { StreamShape, Wire, WireChunk, WireFinish, WireRequest } from './wire.ts'
 
 const CANCEL_MS = 2000
@@ -50,7 +51,7 @@ export class SglangWire implements Wire {
   }
 }
 
-function requestBody({ id, promptIds, sampling }: WireRequest): string {
+function requestBody({ id, promptIds, sampling }: WireRequest): Buffer {
   const { maxTokens, temperature, topP, topK, stopTokenIds, seed } = sampling
   return bodyWithIds('input_ids', promptIds, {
     rid: id,

@@ -5,7 +5,8 @@
 import type { SamplingParams } from '../../../ports/engine.ts'
 import { fromErrorData, malformed, unfinished } from './failures.ts'
 import type { HttpClient } from './http.ts'
-import { Tally, bodyWithIds, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
+import { bodyWithIds } from './ids-text.ts'
+import { Tally, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
 import type { StreamShape, Wire, WireChunk, WireFinish, WireRequest } from './wire.ts'
 
 const CANCEL_MS = 2000
@@ -53,7 +54,7 @@ abstract class VllmWire implements Wire {
     await this.http.close()
   }
 
-  protected abstract body(request: WireRequest): string
+  protected abstract body(request: WireRequest): Buffer
   protected abstract choice(choice: Record<string, unknown>): Choice
 
   /** @throws GyreError E_ENGINE_PROTOCOL when the frame shows that something else was asked. */
@@ -85,7 +86,7 @@ export class TokensWire extends VllmWire {
     await this.http.json('POST', '/inference/v1/abort_requests', { body, timeoutMs: CANCEL_MS }).catch(() => undefined)
   }
 
-  protected body({ id, promptIds, sampling }: WireRequest): string {
+  protected body({ id, promptIds, sampling }: WireRequest): Buffer {
     return bodyWithIds('token_ids', promptIds, {
       request_id: id,
       model: this.model,
@@ -111,7 +112,7 @@ export class CompletionsWire extends VllmWire {
   /** This route has no abort of its own: the server aborts what its client hangs up on. */
   async cancel(): Promise<void> {}
 
-  protected body({ id, promptIds, sampling }: WireRequest): string {
+  protected body({ id, promptIds, sampling }: WireRequest): Buffer {
     return bodyWithIds('prompt', promptIds, {
       request_id: id,
       model: this.model,
