@@ -34,9 +34,6 @@ const ANSWER_TOKENS = 256
 const [OPENING_TOKENS, CALLS, EXECUTION_TOKENS] = [26_000, 400, 700_000]
 const RESULT_TOKENS = Math.round((EXECUTION_TOKENS - OPENING_TOKENS) / CALLS) - ANSWER_TOKENS
 
-/** glibc gives large blocks back to the system as long as it does not raise its bound for what is large. [bytes] */
-const ALLOCATOR = { MALLOC_MMAP_THRESHOLD_: '131072', MALLOC_TRIM_THRESHOLD_: '131072' }
-
 const folder = mkdtempSync(join(tmpdir(), 'gyre-bench-gateway-'))
 const engine = new Child<EngineSetup, { readonly port: number }>('engine-process.ts', [])
 const blank: EngineSetup = { tokenIds: [], texts: [], stopId: 0, stepMs: 10 }
@@ -49,7 +46,7 @@ let gateways = 0
 
 function startGateway(): Child<GatewayQuestion, GatewayAnswer> {
   const ledger = join(folder, `ledger-${gateways++}.db`)
-  return new Child<GatewayQuestion, GatewayAnswer>('gateway-process.ts', [String(enginePort), ledger], ALLOCATOR)
+  return new Child<GatewayQuestion, GatewayAnswer>('gateway-process.ts', [String(enginePort), ledger])
 }
 
 type Gateway = ReturnType<typeof startGateway>
@@ -134,8 +131,10 @@ async function historyCost(gateway: Gateway): Promise<{ call10Ms: number; call40
 }
 
 async function memory(gateway: Gateway, executions: number): Promise<Record<string, number>> {
-  // What it keeps whatever it serves is there before.
-  await pooled(64, 16, async () => streamedCall((await opened(gateway, 1))[0] as Target, prompt(true)))
+  // What it keeps whatever it serves (code, caches of words and blocks, room for bodies) is there before.
+  const warm = await opened(gateway, 4)
+  await pooled(warm.length, 4, async (i) => longExecution(warm[i] as Target, 50 + i, async () => undefined))
+  await gateway.ask({ ask: 'close', ids: warm.map(({ id }) => id) })
   const before = await used(gateway, true)
   const targets = await opened(gateway, executions)
   await pooled(executions, 4, async (i) => longExecution(targets[i] as Target, 100 + i, async () => undefined))
@@ -145,6 +144,8 @@ async function memory(gateway: Gateway, executions: number): Promise<Record<stri
     bytesPerToken: (after.residentBytes - before.residentBytes) / tokens,
     heldBytesPerToken: (after.heldBytes - before.heldBytes) / tokens,
     distinctTokens: tokens,
+    residentBeforeBytes: before.residentBytes,
+    residentAfterBytes: after.residentBytes,
   }
 }
 
@@ -252,7 +253,6 @@ try {
     ...figures,
     command: `npm run bench:gateway -- ${process.argv.slice(2).join(' ')}`.trim(),
     machine: `${cpu?.model.trim() ?? 'unknown'}, ${cpus().length} cores, ${Math.round(totalmem() / 2 ** 30)} GiB`,
-    gatewayEnvironment: ALLOCATOR,
     versions: { node: process.versions.node, uv: process.versions.uv, v8: process.versions.v8 },
   }
   process.stdout.write(`${JSON.stringify(result, null, 2)}\n`)
