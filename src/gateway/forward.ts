@@ -131,7 +131,8 @@ async function runCall(
   try {
     const end = await generate(deps, execution, call, maxTokens, seed)
     call.flush()
-    const finishReason = end.finishReason === 'stop' && call.turn.toolCalls.length > 0 ? 'tool-calls' : end.finishReason
+    const callsTools = call.parts.some((part) => part.kind === 'tool-call')
+    const finishReason = end.finishReason === 'stop' && callsTools ? 'tool-calls' : end.finishReason
     const usage = usageOf(call, end.cachedTokens)
     await record(deps, execution, call, { status: 'committed', finishReason, usage, moves: end.moves })
     call.answer(finishReason, usage, deps.now())

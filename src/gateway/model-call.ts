@@ -77,10 +77,14 @@ export class ModelCall {
 
   /** What the parts say, as one turn. */
   get turn(): AssistantItem {
-    const text = (kind: 'text' | 'thinking'): string =>
-      this.#parts.map((part) => (part.kind !== 'tool-call' && part.kind === kind ? part.text : '')).join('')
-    const toolCalls = this.#parts.flatMap((part): ToolCall[] => (part.kind === 'tool-call' ? [part.call] : []))
-    return { kind: 'assistant', thinking: text('thinking'), text: text('text'), toolCalls }
+    let [thinking, text] = ['', '']
+    const toolCalls: ToolCall[] = []
+    for (const part of this.#parts) {
+      if (part.kind === 'tool-call') toolCalls.push(part.call)
+      else if (part.kind === 'text') text += part.text
+      else thinking += part.text
+    }
+    return { kind: 'assistant', thinking, text, toolCalls }
   }
 
   push(tokenIds: readonly number[]): void {

@@ -200,14 +200,14 @@ function resumedFrom(promptIds: Int32Array, tokenIds: readonly number[]): Int32A
 }
 
 function take(sampled: Sampled, event: Extract<GenerateEvent, { kind: 'tokens' }>): void {
-  event.tokenIds.forEach((id, i) => {
+  for (let i = 0; i < event.tokenIds.length; i++) {
     const logprob = event.logprobs[i] ?? Number.NaN
     const version = event.policyVersions[i]
     const isEvidence = logprob <= 0 && logprob > LOGPROB_SENTINEL && version !== undefined
-    sampled.tokenIds.push(id)
+    sampled.tokenIds.push(event.tokenIds[i] as number)
     sampled.logprobs.push(isEvidence ? logprob : Number.NaN)
     sampled.policyVersions.push(version ?? sampled.policyVersions.at(-1) ?? 0)
-  })
+  }
 }
 
 /** Of this leg, whose tokens are the last ones. */

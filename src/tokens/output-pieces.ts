@@ -32,13 +32,26 @@ export class OutputPieces {
 
   push(tokenIds: readonly number[]): OutputPiece[] {
     const pieces: OutputPiece[] = []
+    let run: Uint8Array[] = []
     for (const id of tokenIds) {
-      const marker = this.#markerIds.get(id)
-      if (marker !== undefined) pieces.push(...this.finish(), { kind: 'marker', marker })
-      else if (this.#tokenizer.addedToken(id)?.special === true) pieces.push(...this.finish())
-      else pieces.push(...this.#text(this.#decoder.decode(this.#tokenizer.bytesOf(id), { stream: true })))
+      const added = this.#tokenizer.addedToken(id)
+      const marker = added === undefined ? undefined : this.#markerIds.get(id)
+      if (marker === undefined && added?.special !== true) {
+        run.push(this.#tokenizer.bytesOf(id))
+        continue
+      }
+      pieces.push(...this.#decoded(run), ...this.finish())
+      run = []
+      if (marker !== undefined) pieces.push({ kind: 'marker', marker })
     }
+    pieces.push(...this.#decoded(run))
     return pieces
+  }
+
+  #decoded(run: readonly Uint8Array[]): OutputPiece[] {
+    const [first] = run
+    if (first === undefined) return []
+    return this.#text(this.#decoder.decode(run.length === 1 ? first : Buffer.concat(run), { stream: true }))
   }
 
   /** Everything held back, as text. */

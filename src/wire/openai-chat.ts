@@ -31,10 +31,13 @@ export function openAiModelsBody(model: string, createdS: number): Json {
 
 class ChunkStream implements AnswerStream {
   readonly #head: AnswerHead
+  /** Of every frame: its JSON text without the closing brace. */
+  readonly #envelope: string
   #toolCalls = 0
 
   constructor(head: AnswerHead) {
     this.#head = head
+    this.#envelope = JSON.stringify(envelope(head, 'chat.completion.chunk')).slice(0, -1)
   }
 
   open(): string {
@@ -63,11 +66,12 @@ class ChunkStream implements AnswerStream {
   }
 
   #delta(delta: Json): string {
-    return this.#chunk([{ index: 0, delta, finish_reason: null }])
+    const choice = `{"index":0,"delta":${JSON.stringify(delta)},"finish_reason":null}`
+    return sseFrame(`${this.#envelope},"choices":[${choice}]}`)
   }
 
   #chunk(choices: readonly Json[], extra: { readonly usage?: Json } = {}): string {
-    return sseFrame(JSON.stringify({ ...envelope(this.#head, 'chat.completion.chunk'), choices, ...extra }))
+    return sseFrame(`${this.#envelope},${JSON.stringify({ choices, ...extra }).slice(1)}`)
   }
 }
 

@@ -2,9 +2,10 @@ import { EventEmitter, once } from 'node:events'
 import { createServer } from 'node:http'
 import type { ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { Pool } from 'undici'
+import type { Pool } from 'undici'
 import { expect, test } from 'vitest'
 import { gatheredRequest } from './gathered-body.ts'
+import { pacedPool } from './paced-reads.ts'
 
 interface Served {
   readonly pool: Pool
@@ -21,7 +22,7 @@ async function serve(write: (response: ServerResponse) => Promise<void>): Promis
     void write(response)
   })
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const pool = new Pool(`http://127.0.0.1:${(server.address() as AddressInfo).port}`)
+  const pool = pacedPool(`http://127.0.0.1:${(server.address() as AddressInfo).port}`, {}, 10_000)
   return {
     pool,
     closed,
@@ -36,7 +37,15 @@ async function serve(write: (response: ServerResponse) => Promise<void>): Promis
 const pause = async (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 const options = { method: 'GET', path: '/' } as const
 
-test('many small pieces come in few larger ones, all of them, in order', async () => {
+async function readAll(pool: Pool): Promise<readonly string[]> {
+  const { statusCode, body } = await gatheredRequest(pool, options, new AbortController().signal)
+  expect(statusCode).toBe(200)
+  const pieces: string[] = []
+  for await (const bytes of body) pieces.push(bytes.toString())
+  return pieces
+}
+
+test('many small pieces come in few larger ones, all of them, in order, and fewer the more streams there are', async () => {
   const sent = Array.from({ length: 60 }, (_, i) => `piece ${i}\n`)
   await using served = await serve(async (response) => {
     for (const piece of sent) {
@@ -45,13 +54,50 @@ test('many small pieces come in few larger ones, all of them, in order', async (
     }
     response.end()
   })
-  const { statusCode, body } = await gatheredRequest(served.pool, options, new AbortController().signal)
-  const pieces: string[] = []
-  for await (const bytes of body) pieces.push(bytes.toString())
-  expect(statusCode).toBe(200)
-  expect(pieces.join('')).toBe(sent.join(''))
-  expect(pieces.length).toBeLessThan(sent.length / 3)
-  expect(pieces[0]).toBe(sent[0])
+  const alone = await readAll(served.pool)
+  const together = await Promise.all(Array.from({ length: 30 }, async () => readAll(served.pool)))
+  for (const pieces of [alone, ...together]) {
+    expect(pieces.join('')).toBe(sent.join(''))
+    // Nothing waits for company at the start.
+    expect(pieces[0]?.length).toBeLessThan(sent.join('').length / 3)
+  }
+  expect(together.flat().length / together.length).toBeLessThan(alone.length / 2)
+  expect(together.flat().length / together.length).toBeLessThan(sent.length / 3)
+})
+
+test('a stream that pauses is handed out at once when it goes on', async () => {
+  const sentAt: number[] = []
+  await using served = await serve(async (response) => {
+    for (let i = 0; i < 4; i++) {
+      await pause(120)
+      sentAt.push(performance.now())
+      response.write(`piece ${i}\n`)
+    }
+    response.end()
+  })
+  const { body } = await gatheredRequest(served.pool, options, new AbortController().signal)
+  const waits: number[] = []
+  for await (const bytes of body) {
+    expect(bytes.toString()).toBe(`piece ${waits.length}\n`)
+    waits.push(performance.now() - (sentAt[waits.length] ?? 0))
+  }
+  expect(waits).toHaveLength(4)
+  expect(Math.min(...waits)).toBeLessThan(10)
+})
+
+test('a connection is used again after an answer whose reads were spaced out', async () => {
+  const ports = new Set<number | undefined>()
+  await using served = await serve(async (response) => {
+    ports.add(response.socket?.remotePort)
+    response.write('one ')
+    await pause(5)
+    response.end('two')
+  })
+  for (let i = 0; i < 3; i++) {
+    expect((await readAll(served.pool)).join('')).toBe('one two')
+    await pause(5)
+  }
+  expect(ports.size).toBe(1)
 })
 
 test('leaving early ends the request, and so does the caller', async () => {

@@ -1,31 +1,36 @@
 /**
  * @file The body of an answer that comes in many small pieces, handed out in fewer larger ones.
  *
- * A server that streams tokens sends a packet for each of them to each caller. What comes within a moment of the piece
- * before is gathered, so that the work behind is done once for several tokens; the first piece and the end wait for
- * nothing.
+ * The first piece is handed out at once. After each, the connection is not read for a moment, and then what has come
+ * is read as one piece: the work of reading and of all that follows is done once for several tokens.
  */
-import type { Dispatcher } from 'undici'
+import type { Dispatcher, Pool } from 'undici'
+import { Cadence } from './cadence.ts'
+import type { PacedOptions, PacedReads } from './paced-reads.ts'
 
-/** How long a piece may wait for others. Far below what a reader of the text would notice. [ms] */
-const GATHER_MS = 25
-/** Most that is held before the server has to wait. [bytes] */
-const HELD_BYTES = 4 * 2 ** 20
+/** A read that brings this much has left more behind, which is read at once. [bytes] */
+const FULL_READ = 32 * 1024
+/** One for all streams of the process: they share its time. */
+const cadence = new Cadence()
 
 export interface GatheredAnswer {
   readonly statusCode: number
   readonly body: GatheredBody
 }
 
-/** @throws what the request failed with before its headers. */
+/**
+ * @param pool of `pacedPool`.
+ * @throws what the request failed with before its headers.
+ */
 export async function gatheredRequest(
-  pool: Dispatcher,
+  pool: Pool,
   options: Dispatcher.DispatchOptions,
   signal: AbortSignal,
 ): Promise<GatheredAnswer> {
   return new Promise((resolve, reject) => {
     const body = new GatheredBody(signal, resolve, reject)
-    pool.dispatch(options, body)
+    const paced: PacedOptions = { ...options, onReads: (reads) => body.comesBy(reads) }
+    pool.dispatch(paced, body)
   })
 }
 
@@ -35,17 +40,28 @@ export class GatheredBody implements Dispatcher.DispatchHandler, AsyncIterable<B
   readonly #reject: (error: unknown) => void
   readonly #onAbort = (): void => this.#controller?.abort(abortReason(this.#signal))
   #controller: Dispatcher.DispatchController | undefined
+  #reads: PacedReads | undefined
   #chunks: Buffer[] = []
-  #held = 0
   #end: { readonly error: Error | undefined } | undefined
   #wake: (() => void) | undefined
-  #timer: NodeJS.Timeout | undefined
-  #handedAtMs = -Infinity
+  #isPaced = false
+  #isHasty = false
+  #isWaiting = false
 
   constructor(signal: AbortSignal, resolve: (answer: GatheredAnswer) => void, reject: (error: unknown) => void) {
     this.#signal = signal
     this.#resolve = resolve
     this.#reject = reject
+  }
+
+  comesBy(reads: PacedReads): void {
+    this.#reads = reads
+  }
+
+  /** From now on whatever comes is handed out at once: the end is near. */
+  hasten(): void {
+    this.#isHasty = true
+    this.#free()
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
@@ -59,13 +75,10 @@ export class GatheredBody implements Dispatcher.DispatchHandler, AsyncIterable<B
     if (statusCode >= 200) this.#resolve({ statusCode, body: this })
   }
 
-  onResponseData(controller: Dispatcher.DispatchController, chunk: Buffer): void {
+  onResponseData(_: Dispatcher.DispatchController, chunk: Buffer): void {
     this.#chunks.push(chunk)
-    this.#held += chunk.length
-    if (this.#held > HELD_BYTES) controller.pause()
-    const waitMs = this.#handedAtMs + GATHER_MS - performance.now()
-    if (waitMs <= 0) this.#wakeUp()
-    else this.#timer ??= setTimeout(() => this.#wakeUp(), waitMs)
+    if (!this.#isPaced && !this.#isHasty) this.#pace()
+    this.#wakeUp()
   }
 
   onResponseEnd(): void {
@@ -81,9 +94,14 @@ export class GatheredBody implements Dispatcher.DispatchHandler, AsyncIterable<B
   async *[Symbol.asyncIterator](): AsyncGenerator<Buffer, void, undefined> {
     try {
       for (;;) {
-        while (!this.#isDue()) await new Promise<void>((resolve) => (this.#wake = resolve))
-        if (this.#chunks.length > 0) yield this.#take()
-        else if (this.#end?.error !== undefined) throw this.#end.error
+        while (this.#chunks.length === 0 && this.#end === undefined) {
+          await new Promise<void>((resolve) => (this.#wake = resolve))
+        }
+        if (this.#chunks.length > 0) {
+          const bytes = this.#take()
+          yield bytes
+          this.#readOn(bytes.length)
+        } else if (this.#end?.error !== undefined) throw this.#end.error
         else return
       }
     } finally {
@@ -91,30 +109,45 @@ export class GatheredBody implements Dispatcher.DispatchHandler, AsyncIterable<B
     }
   }
 
-  #isDue(): boolean {
-    if (this.#end !== undefined) return true
-    return this.#chunks.length > 0 && this.#timer === undefined
-  }
-
   #take(): Buffer {
     const [first] = this.#chunks
     const bytes = this.#chunks.length === 1 && first !== undefined ? first : Buffer.concat(this.#chunks)
     this.#chunks = []
-    this.#held = 0
-    this.#handedAtMs = performance.now()
-    if (this.#controller?.paused === true) this.#controller.resume()
     return bytes
+  }
+
+  /** A reader that is slow makes the server wait. */
+  #readOn(bytes: number): void {
+    if (!this.#isPaced || this.#isWaiting) return
+    if (bytes >= FULL_READ) return this.#reads?.next()
+    this.#isWaiting = true
+    cadence.afterWait(() => {
+      this.#isWaiting = false
+      if (this.#isPaced) this.#reads?.next()
+    })
   }
 
   #finish(error: Error | undefined): void {
     this.#end ??= { error }
     this.#signal.removeEventListener('abort', this.#onAbort)
+    this.#free()
     this.#wakeUp()
   }
 
+  #pace(): void {
+    this.#isPaced = true
+    cadence.open()
+    this.#reads?.pace()
+  }
+
+  #free(): void {
+    if (!this.#isPaced) return
+    this.#isPaced = false
+    cadence.close()
+    this.#reads?.free()
+  }
+
   #wakeUp(): void {
-    clearTimeout(this.#timer)
-    this.#timer = undefined
     const wake = this.#wake
     this.#wake = undefined
     wake?.()

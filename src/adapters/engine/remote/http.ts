@@ -4,11 +4,11 @@
  * No limit of the HTTP library applies. A stream ends when the server ends it, when its caller does, or when nothing
  * at all has come for the idle limit.
  */
-import { Pool } from 'undici'
-import type { Dispatcher } from 'undici'
+import type { Dispatcher, Pool } from 'undici'
 import { GyreError } from '../../../core/errors.ts'
 import { badOption, fromStatus, malformed, silent, unreachable } from './failures.ts'
 import { gatheredRequest } from './gathered-body.ts'
+import { pacedPool } from './paced-reads.ts'
 import { SseReader } from './sse-reader.ts'
 
 /** Servers close idle connections after 5 s; ours must go first, or a request meets a closing socket. [ms] */
@@ -57,14 +57,17 @@ export class HttpClient {
     this.where = `${name} at ${url.origin}`
     this.#options = options
     this.#prefix = url.pathname.replace(/\/+$/, '')
-    this.#pool = new Pool(url.origin, {
-      headersTimeout: 0,
-      bodyTimeout: 0,
-      keepAliveTimeout: KEEP_ALIVE_MS,
-      keepAliveMaxTimeout: KEEP_ALIVE_MS,
-      pipelining: 1,
-      connect: { timeout: options.connectTimeoutMs },
-    })
+    this.#pool = pacedPool(
+      url.origin,
+      {
+        headersTimeout: 0,
+        bodyTimeout: 0,
+        keepAliveTimeout: KEEP_ALIVE_MS,
+        keepAliveMaxTimeout: KEEP_ALIVE_MS,
+        pipelining: 1,
+      },
+      options.connectTimeoutMs,
+    )
   }
 
   /**
@@ -85,8 +88,8 @@ export class HttpClient {
   }
 
   /**
-   * The data of each server-sent event of the answer, without the closing `[DONE]`.
-   * @param body JSON, as text or bytes. @param seesEnd asked after each event: true once nothing that matters may follow.
+   * The data of the server-sent events of the answer, those that came together at once, without the closing `[DONE]`.
+   * @param body JSON, as text or bytes. @param seesEnd asked after each batch: true once nothing that matters may follow.
    * @returns whether the server said `[DONE]`.
    * @throws GyreError E_ENGINE_UNREACHABLE, E_ENGINE_TIMEOUT, or what the status means.
    */
@@ -95,7 +98,7 @@ export class HttpClient {
     body: string | Buffer,
     signal: AbortSignal,
     options: { readonly headers: Readonly<Record<string, string>>; readonly seesEnd: () => boolean },
-  ): AsyncGenerator<string, boolean, undefined> {
+  ): AsyncGenerator<readonly string[], boolean, undefined> {
     const silence = new Silence(this.where, this.#options.idleTimeoutMs, signal)
     let isDone = false
     try {
@@ -104,17 +107,19 @@ export class HttpClient {
       const reader = new SseReader(MAX_EVENT)
       for await (const bytes of answer.body) {
         silence.refresh()
-        for (const data of reader.push(bytes)) {
-          if (isDone) continue
-          if (data === DONE) isDone = true
-          else {
-            silence.isHeld = true
-            yield data
-            silence.isHeld = false
-          }
-          // Read on to the end of the answer, so that the connection can be used again, but not for long.
-          if (isDone || options.seesEnd()) silence.shorten(TAIL_MS)
+        const events = reader.push(bytes)
+        const done = events.indexOf(DONE)
+        const fresh = isDone ? [] : done < 0 ? events : events.slice(0, done)
+        if (done >= 0) isDone = true
+        if (fresh.length > 0) {
+          silence.isHeld = true
+          yield fresh
+          silence.isHeld = false
         }
+        // Read on to the end of the answer, so that the connection can be used again, but not for long.
+        if (!isDone && !options.seesEnd()) continue
+        silence.shorten(TAIL_MS)
+        answer.body.hasten()
       }
       return isDone
     } catch (error) {

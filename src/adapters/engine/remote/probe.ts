@@ -88,11 +88,13 @@ async function sample(
     promptIds,
     sampling: { maxTokens: TOKENS, temperature: 1, topP: 1, topK: 0, stopTokenIds: [], seed: 1, ...sampling },
   }
-  for await (const chunk of wire.chunks(request, signal)) {
-    tokenIds.push(...chunk.tokenIds)
-    logprobs.push(...chunk.logprobs)
-    finish ??= chunk.finish
-    label = chunk.spans?.at(-1)?.label ?? chunk.label ?? label
+  for await (const chunks of wire.chunks(request, signal)) {
+    for (const chunk of chunks) {
+      tokenIds.push(...chunk.tokenIds)
+      logprobs.push(...chunk.logprobs)
+      finish ??= chunk.finish
+      label = chunk.spans?.at(-1)?.label ?? chunk.label ?? label
+    }
   }
   if (finish?.kind === 'broken') throw finish.error
   return { tokenIds, logprobs, finish, label }

@@ -3,6 +3,7 @@ import { randomUUID } from 'node:crypto'
 import type { EngineId } from '../../../core/ids.ts'
 import type { Engine, GenerateEvent, GenerateRequest, SamplingParams } from '../../../ports/engine.ts'
 import { badRequest, cancelled, closed, malformed, overlong, unfinished } from './failures.ts'
+import { batched } from './wire.ts'
 import type { StreamShape, Wire, WireChunk, WireFinish } from './wire.ts'
 import { VersionStamps } from './versions.ts'
 import type { Versions } from './versions.ts'
@@ -88,9 +89,8 @@ class WiredEngine implements RemoteEngine {
     this.#running.add(controller)
     let isSettled = false
     try {
-      for await (const chunk of this.#wire.chunks({ id, executionId, promptIds, sampling }, controller.signal)) {
-        const tokens = generation.take(chunk)
-        if (tokens !== undefined) yield tokens
+      for await (const chunks of this.#wire.chunks({ id, executionId, promptIds, sampling }, controller.signal)) {
+        for (const tokens of batched(chunks, (chunk) => generation.take(chunk))) yield* joined(tokens)
         if (generation.isOverdue) break
       }
       isSettled = generation.hasEnd && !generation.isOverdue
@@ -144,6 +144,23 @@ class WiredEngine implements RemoteEngine {
   }
 }
 
+type TokensEvent = Extract<GenerateEvent, { kind: 'tokens' }>
+
+/** One event for all of them; none where there is none. */
+function joined(events: readonly (TokensEvent | undefined)[]): readonly TokensEvent[] {
+  const all = events.filter((event) => event !== undefined)
+  if (all.length < 2) return all
+  const tokenIds: number[] = []
+  const logprobs: number[] = []
+  const policyVersions: number[] = []
+  for (const event of all) {
+    tokenIds.push(...event.tokenIds)
+    logprobs.push(...event.logprobs)
+    policyVersions.push(...event.policyVersions)
+  }
+  return [{ kind: 'tokens', tokenIds, logprobs, policyVersions }]
+}
+
 function isToken(id: number | undefined, vocabSize: number): boolean {
   return id !== undefined && id >= 0 && id < vocabSize
 }
@@ -180,7 +197,7 @@ class Generation {
     return this.#finish !== undefined && this.#finish.kind !== 'broken'
   }
 
-  take(chunk: WireChunk): GenerateEvent | undefined {
+  take(chunk: WireChunk): TokensEvent | undefined {
     this.#cachedTokens = chunk.cachedTokens ?? this.#cachedTokens
     const isLate = this.#finish !== undefined
     // Tokens past the end are nobody's; spans may still correct versions.
@@ -190,9 +207,8 @@ class Generation {
     const policyVersions = this.#parts.stamps.stamp(trimmed)
     this.#finish ??= chunk.finish
     if (kept === 0) return undefined
-    const logprobs = trimmed.tokenIds.map((_, i) =>
-      this.#parts.hidesLogprobs ? Number.NaN : (chunk.logprobs[i] ?? NaN),
-    )
+    const logprobs: number[] = []
+    for (let i = 0; i < kept; i++) logprobs.push(this.#parts.hidesLogprobs ? Number.NaN : (chunk.logprobs[i] ?? NaN))
     return { kind: 'tokens', tokenIds: trimmed.tokenIds, logprobs, policyVersions }
   }
 
@@ -212,7 +228,8 @@ class Generation {
    */
   #keep(tokenIds: readonly number[]): number {
     const { where, sampling, vocabSize } = this.#parts
-    for (const [i, id] of tokenIds.entries()) {
+    for (let i = 0; i < tokenIds.length; i++) {
+      const id = tokenIds[i] as number
       if (id >= vocabSize) throw malformed(where, `it sampled token ${id}: the vocabulary has ${vocabSize}`)
       this.#count++
       const isStop = this.#stops.has(id)

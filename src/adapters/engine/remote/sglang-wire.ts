@@ -7,7 +7,7 @@
 import { fromErrorData, unfinished } from './failures.ts'
 import type { HttpClient } from './http.ts'
 import { bodyWithIds } from './ids-text.ts'
-import { Tally, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
+import { Tally, batched, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
 import type { StreamShape, Wire, WireChunk, WireFinish, WireRequest } from './wire.ts'
 
 const CANCEL_MS = 2000
@@ -31,14 +31,14 @@ export class SglangWire implements Wire {
     return this.#shape
   }
 
-  async *chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<WireChunk, void, undefined> {
+  async *chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<readonly WireChunk[], void, undefined> {
     const frames = new SglangFrames(this.where, (shape) => (this.#shape = shape))
     const headers = { 'x-smg-routing-key': encodeURIComponent(request.executionId) }
     const events = this.#http.events(SGLANG_ROUTE, requestBody(request), signal, {
       headers,
       seesEnd: () => frames.hasEnd,
     })
-    for await (const data of events) yield frames.take(parsedEvent(this.where, data))
+    for await (const batch of events) yield* batched(batch, (data) => frames.take(parsedEvent(this.where, data)))
   }
 
   async cancel(id: string): Promise<void> {
@@ -98,19 +98,19 @@ class SglangFrames {
     const finish = finishOf(this.#where, meta['finish_reason'])
     const entries = Array.isArray(meta['output_token_logprobs']) ? (meta['output_token_logprobs'] as unknown[]) : []
     const outputIds = idsOf(this.#where, frame['output_ids'])
-    const entryIds = entries.map((entry) => (Array.isArray(entry) ? Number(entry[1]) : Number.NaN))
+    const { entryIds, logprobs, isWhole } = entriesOf(entries)
     const total = countOf(meta['completion_tokens']) ?? this.#uncounted(outputIds.length)
     const fresh = Math.max(0, total - this.#tally.have)
     this.#learnShape(total, fresh, outputIds.length, entries.length)
     // The ids beside the log-probs stay whole where those of an aborted stream collapse.
-    const ids = entryIds.length >= fresh && entryIds.every(Number.isInteger) ? entryIds : outputIds
+    const ids = entryIds.length >= fresh && isWhole ? entryIds : outputIds
     if (finish !== undefined) this.hasEnd = true
     const isCut = finish?.kind === 'broken' && ids.length < fresh
-    const logprobs = entries.map((entry) => evidence(Array.isArray(entry) ? entry[0] : undefined))
     const tokens = isCut ? { tokenIds: [], logprobs: [] } : this.#tally.take(ids, logprobs, total)
     const label = meta['weight_version']
     return {
-      ...tokens,
+      tokenIds: tokens.tokenIds,
+      logprobs: tokens.logprobs,
       finish,
       label: typeof label === 'string' || typeof label === 'number' ? String(label) : undefined,
       spans: spansOf(meta['weight_versions']),
@@ -130,6 +130,21 @@ class SglangFrames {
     const [idsGrow, logprobsGrow] = [ids === total, logprobs === total]
     this.#onShape(idsGrow === logprobsGrow ? (idsGrow ? 'cumulative' : 'delta') : 'mixed')
   }
+}
+
+/** The pairs `[log-prob, id, text]` of a frame. */
+function entriesOf(entries: readonly unknown[]) {
+  const entryIds: number[] = []
+  const logprobs: number[] = []
+  let isWhole = true
+  for (const entry of entries) {
+    const [logprob, id] = Array.isArray(entry) ? (entry as unknown[]) : []
+    const entryId = Number(id)
+    entryIds.push(entryId)
+    logprobs.push(evidence(logprob))
+    isWhole &&= Number.isInteger(entryId)
+  }
+  return { entryIds, logprobs, isWhole }
 }
 
 /** `{type: stop | length | abort}`, or the bare word of old servers; null while it goes on. */

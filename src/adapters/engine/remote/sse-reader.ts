@@ -33,9 +33,11 @@ export class SseReader {
     // CR LF may be cut in its middle: the CR has ended the line already.
     if (this.#isAfterCarriageReturn && text.startsWith('\n')) text = text.slice(1)
     this.#isAfterCarriageReturn = text.endsWith('\r')
-    const [first = '', ...rest] = text.split(LINE_END)
-    this.#hold(this.#pieces, first)
     const events: string[] = []
+    const read = this.#held === 0 ? plainEvents(text, events) : 0
+    if (read === text.length) return events
+    const [first = '', ...rest] = text.slice(read).split(LINE_END)
+    this.#hold(this.#pieces, first)
     for (const next of rest) {
       const line = this.#pieces.join('')
       this.#held -= line.length
@@ -65,4 +67,17 @@ export class SseReader {
       throw new RangeError(`an event is longer than ${this.#maxCharacters} characters`)
     }
   }
+}
+
+/** Reads events as most servers write them, one line of data each; returns where the first other one begins. */
+function plainEvents(text: string, events: string[]): number {
+  let at = 0
+  if (text.includes('\r')) return at
+  while (text.startsWith('data: ', at)) {
+    const end = text.indexOf('\n', at)
+    if (end < 0 || text[end + 1] !== '\n') break
+    events.push(text.slice(at + 6, end))
+    at = end + 2
+  }
+  return at
 }

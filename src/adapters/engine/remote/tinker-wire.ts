@@ -25,7 +25,7 @@ export class TinkerWire implements Wire {
     return this.#session.where
   }
 
-  async *chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<WireChunk, void, undefined> {
+  async *chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<readonly WireChunk[], void, undefined> {
     const { id, sampling } = request
     const context = new Int32Array(request.promptIds.length + sampling.maxTokens)
     context.set(request.promptIds)
@@ -45,7 +45,7 @@ export class TinkerWire implements Wire {
       // A slice that is full is no end of the generation; one that is not has met the server's own bound.
       const isEnd = slice.finish.kind !== 'length' || left === 0 || slice.tokenIds.length < asked
       cachedTokens ??= slice.cachedTokens
-      yield { ...slice, cachedTokens, finish: isEnd ? slice.finish : undefined }
+      yield [{ ...slice, cachedTokens, finish: isEnd ? slice.finish : undefined }]
       if (isEnd) return
     }
   }

@@ -10,6 +10,8 @@ export interface VersionSource {
 export class Versions {
   readonly #source: VersionSource
   #label: string | undefined
+  /** What was read last: servers say the same label with every token. */
+  #numbered: { readonly label: string; readonly version: number } | undefined
 
   constructor(source: VersionSource, label: string | undefined) {
     this.#source = source
@@ -28,8 +30,11 @@ export class Versions {
     if (label === undefined) return this.#source.policyVersion
     const { versionOf, policyVersion } = this.#source
     if (versionOf !== undefined) return versionOf(label) ?? policyVersion
+    if (this.#numbered?.label === label) return this.#numbered.version
     const digits = /(\d{1,15})$/.exec(label)?.[1]
-    return digits === undefined ? policyVersion : Number(digits)
+    const version = digits === undefined ? policyVersion : Number(digits)
+    this.#numbered = { label, version }
+    return version
   }
 }
 
@@ -48,7 +53,8 @@ export class VersionStamps {
     const last = spans?.at(-1)?.label ?? label
     if (last !== undefined) this.#versions.learn(last)
     const first = this.#stamped.length
-    for (let i = 0; i < tokenIds.length; i++) this.#stamped.push(this.#versions.current)
+    const { current } = this.#versions
+    for (let i = 0; i < tokenIds.length; i++) this.#stamped.push(current)
     for (const span of spans ?? []) this.#apply(span, first)
     return this.#stamped.slice(first)
   }

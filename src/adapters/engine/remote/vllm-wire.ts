@@ -6,7 +6,7 @@ import type { SamplingParams } from '../../../ports/engine.ts'
 import { fromErrorData, malformed, unfinished } from './failures.ts'
 import type { HttpClient } from './http.ts'
 import { bodyWithIds } from './ids-text.ts'
-import { Tally, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
+import { Tally, batched, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
 import type { StreamShape, Wire, WireChunk, WireFinish, WireRequest } from './wire.ts'
 
 const CANCEL_MS = 2000
@@ -33,19 +33,20 @@ abstract class VllmWire implements Wire {
     return this.http.where
   }
 
-  async *chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<WireChunk, void, undefined> {
+  async *chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<readonly WireChunk[], void, undefined> {
     const tally = new Tally(this.where)
     let hasEnd = false
     const headers = { 'x-request-id': request.id, 'x-session-id': encodeURIComponent(request.executionId) }
     const events = this.http.events(this.route, this.body(request), signal, { headers, seesEnd: () => hasEnd })
-    for await (const data of events) {
+    const read = (data: string): WireChunk => {
       const frame = parsedEvent(this.where, data)
       if (frame['error'] !== undefined && frame['error'] !== null) throw fromErrorData(this.where, frame['error'])
       this.check(frame, request)
       const chunk = this.#chunk(frame, tally)
       if (chunk.finish !== undefined) hasEnd = true
-      yield chunk
+      return chunk
     }
+    for await (const batch of events) yield* batched(batch, read)
   }
 
   abstract cancel(id: string): Promise<void>

@@ -46,10 +46,11 @@ export interface Wire {
   /** Of the streams seen so far. */
   readonly shape: StreamShape
   /**
-   * One generation. Ends after its last chunk; a chunk with `finish` may be followed by others.
+   * One generation, the chunks that came together at once. Ends after its last chunk; a chunk with `finish` may be
+   * followed by others.
    * @throws GyreError of boundary engine.
    */
-  chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<WireChunk, void, undefined>
+  chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<readonly WireChunk[], void, undefined>
   /** Tells the server that nobody wants the rest. Never throws; returns within a bound of its own. */
   cancel(id: string): Promise<void>
   close(): Promise<void>
@@ -105,6 +106,19 @@ export class Tally {
   }
 }
 
+/** What `read` makes of each, until one throws: then what came before it, and the error on the next turn. */
+export function* batched<From, To>(all: readonly From[], read: (one: From) => To): Generator<readonly To[], void> {
+  const made: To[] = []
+  let failure: { readonly error: unknown } | undefined
+  try {
+    for (const one of all) made.push(read(one))
+  } catch (error) {
+    failure = { error }
+  }
+  if (made.length > 0) yield made
+  if (failure !== undefined) throw failure.error
+}
+
 /** The JSON object of an event. @throws GyreError E_ENGINE_PROTOCOL */
 export function parsedEvent(where: string, data: string): Record<string, unknown> {
   try {
@@ -122,7 +136,8 @@ export function isRecord(value: unknown): value is Record<string, unknown> {
 
 export function idsOf(where: string, value: unknown): readonly number[] {
   if (value === undefined || value === null) return []
-  const isList = Array.isArray(value) && value.every((id) => Number.isInteger(id) && (id as number) >= 0)
+  let isList = Array.isArray(value)
+  for (const id of isList ? (value as readonly unknown[]) : []) isList &&= Number.isInteger(id) && (id as number) >= 0
   if (!isList) throw malformed(where, `token ids are no list of whole numbers: ${JSON.stringify(value).slice(0, 80)}`)
   return value as readonly number[]
 }
