@@ -49,6 +49,10 @@ export const ADAM: OptimizerParams = {
   gradientClip: 1,
 }
 
+async function drained(events: AsyncIterator<GenerateEvent>): Promise<void> {
+  while ((await events.next()).done !== true);
+}
+
 export async function collect(events: AsyncIterable<GenerateEvent>): Promise<GenerateEvent[]> {
   const all: GenerateEvent[] = []
   for await (const event of events) all.push(event)
@@ -159,11 +163,13 @@ export function describeCellContract(name: string, start: () => Promise<CellPair
     })
 
     test('entering training cancels what runs, is idempotent, and stops admission', async () => {
-      const failure = collect(core.generate(generation([1], 1_000_000), never())).then(
+      const running = core.generate(generation([1], 1_000_000), never())[Symbol.asyncIterator]()
+      // It runs once it has said something.
+      await running.next()
+      const failure = drained(running).then(
         () => undefined,
         (error: unknown) => error,
       )
-      await new Promise((resolve) => setTimeout(resolve, 30))
       epoch += 1
       await core.enterTraining(epoch)
       await core.enterTraining(epoch)

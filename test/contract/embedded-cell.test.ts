@@ -15,7 +15,7 @@ const MODEL = {
 
 describeCellContract('an embedded cell in its own process', async () => {
   const started = await startCells('embedded-cell.ts', 2, {
-    engine: (index) => ({ model: MODEL, slots: 4, maxContext: 512, maxTrainTokens: 128, seed: index }),
+    engine: (index) => ({ model: MODEL, slots: 4, maxContext: 16_384, maxTrainTokens: 128, seed: index }),
   })
   const [core, satellite] = started.supervisor.cells
   if (core === undefined || satellite === undefined) throw new Error('two cells were asked for')
