@@ -38,6 +38,8 @@ export class Execution {
   readonly spec: OpenExecution
   readonly apiKey: string
   readonly counters = zeroCounters()
+  /** Silence after which its harness gives a request up. [ms] */
+  readonly silenceLimitMs: number
   readonly bodies: BodyHistory
   readonly #keyDigest: Buffer
   readonly #running = new Map<ModelCall, Promise<void>>()
@@ -60,6 +62,7 @@ export class Execution {
     const { apiKey = randomBytes(24).toString('base64url'), records = [], ...rest } = spec
     this.spec = rest
     const profile = harnessProfile(spec.profile)
+    this.silenceLimitMs = profile.silenceLimitMs
     this.bodies = new BodyHistory((items) => withoutVolatileLines(profile, items))
     this.apiKey = apiKey
     this.#keyDigest = digest(apiKey)

@@ -34,3 +34,24 @@ test("an execution with its user's profile: roles, threads, and a clock in the p
   for (const { request } of rig.legs) expect(byteCodec.decode(request.promptIds)).not.toContain('Now:')
   expect(rig.gateway.stats().tokensMismatched).toBe(0)
 })
+
+test('a held request hears from the gateway well before its harness gives up', async () => {
+  await using rig = await startRig({ limits: { keepAliveMs: 60_000 } })
+  const profile = extendedProfile({ name: 'mine', silenceLimitMs: 80 })
+  const execution = rig.open('x1', { profile })
+  const controller = new AbortController()
+  const response = await fetch(`${execution.baseUrl}/v1/messages`, {
+    method: 'POST',
+    headers: { 'x-api-key': execution.apiKey },
+    body: JSON.stringify({ model: 'm', max_tokens: 9, stream: true, messages: [{ role: 'user', content: 'Go.' }] }),
+    signal: controller.signal,
+  })
+  let said = ''
+  const started = performance.now()
+  for await (const chunk of response.body?.pipeThrough(new TextDecoderStream()) ?? []) {
+    said += chunk
+    if (said.split('event: ping').length > 3) break
+  }
+  expect(performance.now() - started).toBeLessThan(10_000)
+  controller.abort()
+})

@@ -14,6 +14,8 @@ import { planPrompt } from './prompt.ts'
 import { respond, sendFault, sendJson } from './respond.ts'
 import type { ExchangeTaps, OpenExchange } from './taps.ts'
 
+/** Keep-alives in the silence a harness stands: one may be late, or lost. */
+const SILENCE_PARTS = 4
 /** Idle connections are kept longer than any client keeps them, so that no request meets a closing socket. [ms] */
 const KEEP_ALIVE_TIMEOUT_MS = 15 * 60_000
 
@@ -107,7 +109,8 @@ async function complete(deps: ServerDeps, execution: Execution, exchange: Exchan
     includeUsage: envelope.includeUsage,
     tools: call.facts.tools,
   }
-  await respond(response, call, dialect, head, envelope.stream, deps.keepAliveMs)
+  const keepAliveMs = Math.min(deps.keepAliveMs, execution.silenceLimitMs / SILENCE_PARTS)
+  await respond(response, call, dialect, head, envelope.stream, keepAliveMs)
 }
 
 async function readPosted<T>(
