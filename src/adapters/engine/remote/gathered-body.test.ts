@@ -5,6 +5,7 @@ import type { AddressInfo } from 'node:net'
 import type { Pool } from 'undici'
 import { expect, test } from 'vitest'
 import { gatheredRequest } from './gathered-body.ts'
+import type { GatheredBody } from './gathered-body.ts'
 import { pacedPool } from './paced-reads.ts'
 
 interface Served {
@@ -34,6 +35,14 @@ async function serve(write: (response: ServerResponse) => Promise<void>): Promis
   }
 }
 
+async function* piecesOf(body: GatheredBody): AsyncGenerator<Buffer, void, undefined> {
+  try {
+    for (let piece = await body.next(); piece !== undefined; piece = await body.next()) yield piece
+  } finally {
+    body.leave()
+  }
+}
+
 const pause = async (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 const options = { method: 'GET', path: '/' } as const
 
@@ -41,7 +50,7 @@ async function readAll(pool: Pool): Promise<readonly string[]> {
   const { statusCode, body } = await gatheredRequest(pool, options, new AbortController().signal)
   expect(statusCode).toBe(200)
   const pieces: string[] = []
-  for await (const bytes of body) pieces.push(bytes.toString())
+  for await (const bytes of piecesOf(body)) pieces.push(bytes.toString())
   return pieces
 }
 
@@ -77,7 +86,7 @@ test('a stream that pauses is handed out at once when it goes on', async () => {
   })
   const { body } = await gatheredRequest(served.pool, options, new AbortController().signal)
   const waits: number[] = []
-  for await (const bytes of body) {
+  for await (const bytes of piecesOf(body)) {
     expect(bytes.toString()).toBe(`piece ${waits.length}\n`)
     waits.push(performance.now() - (sentAt[waits.length] ?? 0))
   }
@@ -111,7 +120,7 @@ test('leaving early ends the request, and so does the caller', async () => {
     const caller = new AbortController()
     const { body } = await gatheredRequest(served.pool, options, caller.signal)
     const read = async (): Promise<void> => {
-      for await (const bytes of body) {
+      for await (const bytes of piecesOf(body)) {
         expect(bytes.length).toBeGreaterThan(0)
         if (how === 'leaving') return
         caller.abort(new Error('nobody waits'))
@@ -132,7 +141,7 @@ test('a connection that breaks gives what came and then an error; one that never
   const { body } = await gatheredRequest(served.pool, options, new AbortController().signal)
   let text = ''
   const read = async (): Promise<void> => {
-    for await (const bytes of body) text += bytes.toString()
+    for await (const bytes of piecesOf(body)) text += bytes.toString()
   }
   await expect(read()).rejects.toThrow(/other side closed|terminated|ECONNRESET/)
   expect(text).toBe('half')
@@ -156,7 +165,7 @@ test('a reader that is slow makes the server wait', async () => {
   })
   const { body } = await gatheredRequest(served.pool, options, new AbortController().signal)
   let bytes = 0
-  for await (const piece of body) {
+  for await (const piece of piecesOf(body)) {
     if (bytes === 0) {
       await pause(150)
       expect(written).toBeLessThan(40)

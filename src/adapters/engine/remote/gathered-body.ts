@@ -34,7 +34,7 @@ export async function gatheredRequest(
   })
 }
 
-export class GatheredBody implements Dispatcher.DispatchHandler, AsyncIterable<Buffer> {
+export class GatheredBody implements Dispatcher.DispatchHandler {
   readonly #signal: AbortSignal
   readonly #resolve: (answer: GatheredAnswer) => void
   readonly #reject: (error: unknown) => void
@@ -42,6 +42,8 @@ export class GatheredBody implements Dispatcher.DispatchHandler, AsyncIterable<B
   #controller: Dispatcher.DispatchController | undefined
   #reads: PacedReads | undefined
   #chunks: Buffer[] = []
+  /** Size of the piece the caller works on. [bytes] */
+  #handed = 0
   #end: { readonly error: Error | undefined } | undefined
   #wake: (() => void) | undefined
   #isPaced = false
@@ -90,34 +92,36 @@ export class GatheredBody implements Dispatcher.DispatchHandler, AsyncIterable<B
     this.#finish(error)
   }
 
-  /** Leaving before the end ends the request. */
-  async *[Symbol.asyncIterator](): AsyncGenerator<Buffer, void, undefined> {
-    try {
-      for (;;) {
-        while (this.#chunks.length === 0 && this.#end === undefined) {
-          await new Promise<void>((resolve) => (this.#wake = resolve))
-        }
-        if (this.#chunks.length > 0) {
-          const bytes = this.#take()
-          yield bytes
-          this.#readOn(bytes.length)
-        } else if (this.#end?.error !== undefined) throw this.#end.error
-        else return
-      }
-    } finally {
-      if (this.#end === undefined) this.#controller?.abort(new Error('the rest of the answer is not wanted'))
+  /**
+   * The next piece, which the caller is done with when it asks again; undefined at the end.
+   * @throws what the answer broke off with.
+   */
+  async next(): Promise<Buffer | undefined> {
+    if (this.#handed > 0) this.#readOn(this.#handed)
+    while (this.#chunks.length === 0 && this.#end === undefined) {
+      await new Promise<void>((resolve) => (this.#wake = resolve))
     }
+    if (this.#chunks.length > 0) return this.#take()
+    if (this.#end?.error !== undefined) throw this.#end.error
+    return undefined
+  }
+
+  /** Nobody asks again: ends the request when its answer has not ended. */
+  leave(): void {
+    if (this.#end === undefined) this.#controller?.abort(new Error('the rest of the answer is not wanted'))
   }
 
   #take(): Buffer {
     const [first] = this.#chunks
     const bytes = this.#chunks.length === 1 && first !== undefined ? first : Buffer.concat(this.#chunks)
     this.#chunks = []
+    this.#handed = bytes.length
     return bytes
   }
 
   /** A reader that is slow makes the server wait. */
   #readOn(bytes: number): void {
+    this.#handed = 0
     if (!this.#isPaced || this.#isWaiting) return
     if (bytes >= FULL_READ) return this.#reads?.next()
     this.#isWaiting = true

@@ -8,6 +8,7 @@ import type { Dispatcher, Pool } from 'undici'
 import { GyreError } from '../../../core/errors.ts'
 import { badOption, fromStatus, malformed, silent, unreachable } from './failures.ts'
 import { gatheredRequest } from './gathered-body.ts'
+import type { GatheredAnswer, GatheredBody } from './gathered-body.ts'
 import { pacedPool } from './paced-reads.ts'
 import { SseReader } from './sse-reader.ts'
 
@@ -42,6 +43,14 @@ export interface JsonCall {
   readonly headers?: Readonly<Record<string, string>>
   readonly signal?: AbortSignal
   readonly timeoutMs?: number
+}
+
+/** How the events of a stream are read. */
+export interface EventReader<Read> {
+  readonly headers: Readonly<Record<string, string>>
+  readonly read: (data: string) => Read
+  /** Asked after each batch: true once nothing that matters may follow. */
+  readonly seesEnd: () => boolean
 }
 
 export class HttpClient {
@@ -88,44 +97,46 @@ export class HttpClient {
   }
 
   /**
-   * The data of the server-sent events of the answer, those that came together at once, without the closing `[DONE]`.
-   * @param body JSON, as text or bytes. @param seesEnd asked after each batch: true once nothing that matters may follow.
-   * @returns whether the server said `[DONE]`.
-   * @throws GyreError E_ENGINE_UNREACHABLE, E_ENGINE_TIMEOUT, or what the status means.
+   * What `read` makes of the server-sent events of the answer, of those that came together at once, without the closing
+   * `[DONE]`. @param body JSON, as text or bytes.
+   * @throws GyreError E_ENGINE_UNREACHABLE, E_ENGINE_TIMEOUT, or what the status means; what `read` throws.
    */
-  async *events(
+  async *events<Read>(
     path: string,
     body: string | Buffer,
     signal: AbortSignal,
-    options: { readonly headers: Readonly<Record<string, string>>; readonly seesEnd: () => boolean },
-  ): AsyncGenerator<readonly string[], boolean, undefined> {
+    { headers, read, seesEnd }: EventReader<Read>,
+  ): AsyncGenerator<readonly Read[], void, undefined> {
     const silence = new Silence(this.where, this.#options.idleTimeoutMs, signal)
     let isDone = false
+    let answer: GatheredAnswer | undefined
     try {
-      const answer = await gatheredRequest(this.#pool, this.#call('POST', path, options.headers, body), silence.signal)
+      answer = await gatheredRequest(this.#pool, this.#call('POST', path, headers, body), silence.signal)
       if (answer.statusCode !== 200) throw fromStatus(this.where, answer.statusCode, await errorWords(answer.body))
       const reader = new SseReader(MAX_EVENT)
-      for await (const bytes of answer.body) {
+      for (let bytes = await answer.body.next(); bytes !== undefined; bytes = await answer.body.next()) {
         silence.refresh()
         const events = reader.push(bytes)
         const done = events.indexOf(DONE)
-        const fresh = isDone ? [] : done < 0 ? events : events.slice(0, done)
-        if (done >= 0) isDone = true
-        if (fresh.length > 0) {
+        const made: Read[] = []
+        // What came before an event that cannot be read still counts.
+        const failure = isDone ? undefined : readInto(made, done < 0 ? events : events.slice(0, done), read)
+        if (made.length > 0) {
           silence.isHeld = true
-          yield fresh
+          yield made
           silence.isHeld = false
         }
+        if (failure !== undefined) throw failure.error
+        if (done >= 0) isDone = true
         // Read on to the end of the answer, so that the connection can be used again, but not for long.
-        if (!isDone && !options.seesEnd()) continue
+        if (!isDone && !seesEnd()) continue
         silence.shorten(TAIL_MS)
         answer.body.hasten()
       }
-      return isDone
     } catch (error) {
-      if (isDone && !signal.aborted) return true
-      throw this.#failure(error, silence)
+      if (!isDone || signal.aborted) throw this.#failure(error, silence)
     } finally {
+      answer?.body.leave()
       silence.end()
     }
   }
@@ -232,6 +243,20 @@ class Silence {
   }
 }
 
+/** Reads in order until one cannot be read. */
+function readInto<Read>(
+  made: Read[],
+  events: readonly string[],
+  read: (data: string) => Read,
+): { readonly error: unknown } | undefined {
+  try {
+    for (const data of events) made.push(read(data))
+  } catch (error) {
+    return { error }
+  }
+  return undefined
+}
+
 function parsedUrl(text: string): URL {
   try {
     const url = new URL(text)
@@ -254,13 +279,14 @@ function jsonOrText(text: string): unknown {
   }
 }
 
-async function errorWords(body: AsyncIterable<Buffer>): Promise<string> {
+async function errorWords(body: GatheredBody): Promise<string> {
   const parts: Buffer[] = []
   let size = 0
-  for await (const part of body) {
+  while (size <= MAX_ERROR) {
+    const part = await body.next()
+    if (part === undefined) break
     parts.push(part)
     size += part.length
-    if (size > MAX_ERROR) break
   }
   const text = Buffer.concat(parts).toString('utf8')
   return wordsOf(jsonOrText(text)) ?? text

@@ -3,7 +3,6 @@ import { randomUUID } from 'node:crypto'
 import type { EngineId } from '../../../core/ids.ts'
 import type { Engine, GenerateEvent, GenerateRequest, SamplingParams } from '../../../ports/engine.ts'
 import { badRequest, cancelled, closed, malformed, overlong, unfinished } from './failures.ts'
-import { batched } from './wire.ts'
 import type { StreamShape, Wire, WireChunk, WireFinish } from './wire.ts'
 import { VersionStamps } from './versions.ts'
 import type { Versions } from './versions.ts'
@@ -90,7 +89,9 @@ class WiredEngine implements RemoteEngine {
     let isSettled = false
     try {
       for await (const chunks of this.#wire.chunks({ id, executionId, promptIds, sampling }, controller.signal)) {
-        for (const tokens of batched(chunks, (chunk) => generation.take(chunk))) yield* joined(tokens)
+        const { tokens, failure } = generation.takeAll(chunks)
+        if (tokens !== undefined) yield tokens
+        if (failure !== undefined) throw failure.error
         if (generation.isOverdue) break
       }
       isSettled = generation.hasEnd && !generation.isOverdue
@@ -146,19 +147,15 @@ class WiredEngine implements RemoteEngine {
 
 type TokensEvent = Extract<GenerateEvent, { kind: 'tokens' }>
 
-/** One event for all of them; none where there is none. */
-function joined(events: readonly (TokensEvent | undefined)[]): readonly TokensEvent[] {
-  const all = events.filter((event) => event !== undefined)
-  if (all.length < 2) return all
-  const tokenIds: number[] = []
-  const logprobs: number[] = []
-  const policyVersions: number[] = []
-  for (const event of all) {
-    tokenIds.push(...event.tokenIds)
-    logprobs.push(...event.logprobs)
-    policyVersions.push(...event.policyVersions)
-  }
-  return [{ kind: 'tokens', tokenIds, logprobs, policyVersions }]
+interface Taken {
+  readonly tokens: TokensEvent | undefined
+  readonly failure: { readonly error: unknown } | undefined
+}
+
+interface GrowingTokens {
+  readonly tokenIds: number[]
+  readonly logprobs: number[]
+  readonly policyVersions: number[]
 }
 
 function isToken(id: number | undefined, vocabSize: number): boolean {
@@ -197,19 +194,32 @@ class Generation {
     return this.#finish !== undefined && this.#finish.kind !== 'broken'
   }
 
-  take(chunk: WireChunk): TokensEvent | undefined {
+  /** One event for chunks that came together: of those before one that breaks the protocol, if one does. */
+  takeAll(chunks: readonly WireChunk[]): Taken {
+    const tokens = { kind: 'tokens' as const, tokenIds: [], logprobs: [], policyVersions: [] }
+    let failure: Taken['failure']
+    try {
+      for (const chunk of chunks) this.#take(chunk, tokens)
+    } catch (error) {
+      failure = { error }
+    }
+    return { tokens: tokens.tokenIds.length === 0 ? undefined : tokens, failure }
+  }
+
+  #take(chunk: WireChunk, { tokenIds, logprobs, policyVersions }: GrowingTokens): void {
     this.#cachedTokens = chunk.cachedTokens ?? this.#cachedTokens
     const isLate = this.#finish !== undefined
     // Tokens past the end are nobody's; spans may still correct versions.
     const kept = isLate ? 0 : this.#keep(chunk.tokenIds)
     const trimmed = kept === chunk.tokenIds.length ? chunk : { ...chunk, tokenIds: chunk.tokenIds.slice(0, kept) }
     if (kept < chunk.tokenIds.length) this.#isOverdue = true
-    const policyVersions = this.#parts.stamps.stamp(trimmed)
+    const versions = this.#parts.stamps.stamp(trimmed)
     this.#finish ??= chunk.finish
-    if (kept === 0) return undefined
-    const logprobs: number[] = []
-    for (let i = 0; i < kept; i++) logprobs.push(this.#parts.hidesLogprobs ? Number.NaN : (chunk.logprobs[i] ?? NaN))
-    return { kind: 'tokens', tokenIds: trimmed.tokenIds, logprobs, policyVersions }
+    for (let i = 0; i < kept; i++) {
+      tokenIds.push(chunk.tokenIds[i] as number)
+      logprobs.push(this.#parts.hidesLogprobs ? Number.NaN : (chunk.logprobs[i] ?? Number.NaN))
+      policyVersions.push(versions[i] as number)
+    }
   }
 
   /** @throws GyreError E_ENGINE_UNFINISHED, or what broke the generation. */

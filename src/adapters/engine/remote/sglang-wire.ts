@@ -7,7 +7,7 @@
 import { fromErrorData, unfinished } from './failures.ts'
 import type { HttpClient } from './http.ts'
 import { bodyWithIds } from './ids-text.ts'
-import { Tally, batched, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
+import { Tally, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
 import type { StreamShape, Wire, WireChunk, WireFinish, WireRequest } from './wire.ts'
 
 const CANCEL_MS = 2000
@@ -31,14 +31,14 @@ export class SglangWire implements Wire {
     return this.#shape
   }
 
-  async *chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<readonly WireChunk[], void, undefined> {
+  chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<readonly WireChunk[], void, undefined> {
     const frames = new SglangFrames(this.where, (shape) => (this.#shape = shape))
     const headers = { 'x-smg-routing-key': encodeURIComponent(request.executionId) }
-    const events = this.#http.events(SGLANG_ROUTE, requestBody(request), signal, {
+    return this.#http.events(SGLANG_ROUTE, requestBody(request), signal, {
       headers,
+      read: (data) => frames.take(parsedEvent(this.where, data)),
       seesEnd: () => frames.hasEnd,
     })
-    for await (const batch of events) yield* batched(batch, (data) => frames.take(parsedEvent(this.where, data)))
   }
 
   async cancel(id: string): Promise<void> {

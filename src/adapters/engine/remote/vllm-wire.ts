@@ -6,7 +6,7 @@ import type { SamplingParams } from '../../../ports/engine.ts'
 import { fromErrorData, malformed, unfinished } from './failures.ts'
 import type { HttpClient } from './http.ts'
 import { bodyWithIds } from './ids-text.ts'
-import { Tally, batched, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
+import { Tally, countOf, evidence, idsOf, isRecord, parsedEvent, spansOf } from './wire.ts'
 import type { StreamShape, Wire, WireChunk, WireFinish, WireRequest } from './wire.ts'
 
 const CANCEL_MS = 2000
@@ -33,11 +33,10 @@ abstract class VllmWire implements Wire {
     return this.http.where
   }
 
-  async *chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<readonly WireChunk[], void, undefined> {
+  chunks(request: WireRequest, signal: AbortSignal): AsyncGenerator<readonly WireChunk[], void, undefined> {
     const tally = new Tally(this.where)
     let hasEnd = false
     const headers = { 'x-request-id': request.id, 'x-session-id': encodeURIComponent(request.executionId) }
-    const events = this.http.events(this.route, this.body(request), signal, { headers, seesEnd: () => hasEnd })
     const read = (data: string): WireChunk => {
       const frame = parsedEvent(this.where, data)
       if (frame['error'] !== undefined && frame['error'] !== null) throw fromErrorData(this.where, frame['error'])
@@ -46,7 +45,7 @@ abstract class VllmWire implements Wire {
       if (chunk.finish !== undefined) hasEnd = true
       return chunk
     }
-    for await (const batch of events) yield* batched(batch, read)
+    return this.http.events(this.route, this.body(request), signal, { headers, read, seesEnd: () => hasEnd })
   }
 
   abstract cancel(id: string): Promise<void>

@@ -106,19 +106,6 @@ export class Tally {
   }
 }
 
-/** What `read` makes of each, until one throws: then what came before it, and the error on the next turn. */
-export function* batched<From, To>(all: readonly From[], read: (one: From) => To): Generator<readonly To[], void> {
-  const made: To[] = []
-  let failure: { readonly error: unknown } | undefined
-  try {
-    for (const one of all) made.push(read(one))
-  } catch (error) {
-    failure = { error }
-  }
-  if (made.length > 0) yield made
-  if (failure !== undefined) throw failure.error
-}
-
 /** The JSON object of an event. @throws GyreError E_ENGINE_PROTOCOL */
 export function parsedEvent(where: string, data: string): Record<string, unknown> {
   try {
