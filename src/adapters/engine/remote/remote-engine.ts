@@ -130,9 +130,7 @@ class WiredEngine implements RemoteEngine {
     if (!(sampling.maxTokens >= 1)) throw badRequest(`maxTokens is ${sampling.maxTokens}: it must be positive`)
     if (promptIds.length >= maxContext) throw overlong(promptIds.length, maxContext)
     const vocabSize = this.#vocabSize ?? Number.POSITIVE_INFINITY
-    // A loop, since a context may hold a million ids.
-    let bad = -1
-    for (let i = 0; i < promptIds.length && bad < 0; i++) if (!isToken(promptIds[i], vocabSize)) bad = i
+    const bad = firstBeyond(promptIds, vocabSize)
     if (bad >= 0) throw badRequest(`promptIds[${bad}] is ${promptIds[bad]}: the vocabulary has ${vocabSize} tokens`)
     const seed = seeding === 'positional' ? sampling.seed : seedAt(sampling.seed, promptIds.length)
     return { ...sampling, seed, maxTokens: Math.min(sampling.maxTokens, maxContext - promptIds.length) }
@@ -156,10 +154,6 @@ interface GrowingTokens {
   readonly tokenIds: number[]
   readonly logprobs: number[]
   readonly policyVersions: number[]
-}
-
-function isToken(id: number | undefined, vocabSize: number): boolean {
-  return id !== undefined && id >= 0 && id < vocabSize
 }
 
 interface GenerationParts {
@@ -260,4 +254,14 @@ function seedAt(seed: number, position: number): number {
   x = Math.imul(x ^ (x >>> 16), 0x7feb352d) >>> 0
   x = Math.imul(x ^ (x >>> 15), 0x846ca68b) >>> 0
   return (x ^ (x >>> 16)) >>> 1
+}
+
+/** Index of the first id that is none of the vocabulary, or -1. A plain loop: a context may hold a million ids. */
+function firstBeyond(ids: Int32Array, vocabSize: number): number {
+  const count = ids.length
+  for (let i = 0; i < count; i++) {
+    const id = ids[i] as number
+    if (id < 0 || id >= vocabSize) return i
+  }
+  return -1
 }
