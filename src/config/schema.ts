@@ -216,7 +216,9 @@ const gateway = z
     host: text('Address it listens on.').default('127.0.0.1'),
     port: count(0, 'Port it listens on; 0 takes a free one.').max(65535).default(0),
     bodyLimit: size('Largest request body.').default('256MiB'),
-    keepAlive: duration('Pause after which a comment keeps a waiting stream open.').default('15s'),
+    keepAlive: duration(
+      'Longest silence of a waiting stream before a frame keeps it open; shorter for a harness that stands less.',
+    ).default('15s'),
   })
   .describe('The HTTP server the harnesses talk to.')
   .prefault({})

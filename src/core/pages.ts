@@ -8,7 +8,7 @@ const LEAST_BYTES = 64 * 1024
  *
  * An allocator that serves blocks of every size keeps the holes that large short-lived blocks leave between small
  * long-lived ones: a process that reads requests of megabytes would grow to many times what it holds. A resizable
- * buffer is mapped by itself.
+ * buffer is mapped by itself. Copy, compare and decode it as a whole: single elements of it are slow to read and write.
  * @param bytes Its length. Zeros.
  */
 export function pagedMemory(bytes: number): ArrayBuffer {

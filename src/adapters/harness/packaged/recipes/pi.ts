@@ -5,9 +5,9 @@
  * variable that holds the key.
  */
 import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
 import type { HarnessEndpoint } from '../../../../ports/harness.ts'
 import type { ProcessEnd } from '../../../../ports/sandbox.ts'
+import { packageProgram } from '../package-program.ts'
 import type { HarnessRecipe, LaunchPlan, RecipeContext } from '../recipe.ts'
 
 const PACKAGE = '@mariozechner/pi-coding-agent'
@@ -28,7 +28,7 @@ function plan(context: RecipeContext): LaunchPlan {
   return {
     argv: [
       node,
-      join(folder, 'node_modules', PACKAGE, 'dist', 'cli.js'),
+      packageProgram(folder, PACKAGE, 'pi'),
       '--provider',
       PROVIDER,
       '--model',
