@@ -4,7 +4,7 @@
  */
 import { z } from 'zod'
 import { CELL_PROTOCOL_VERSION } from '../ports/cell.ts'
-import type { CellHello, CellMode } from '../ports/cell.ts'
+import type { CellHealth, CellHello } from '../ports/cell.ts'
 
 /** Every verb, its HTTP method, and whether it is fenced by the caller's epoch. */
 export const VERBS = {
@@ -51,17 +51,6 @@ export const CONTENT = {
 export const MAX_BODY_BYTES = 256 * 1024 * 1024
 /** Silence after which a streaming cell writes an empty line. [ms] */
 export const HEARTBEAT_MS = 2000
-
-/** The answer of `health`, which needs no token. */
-export interface CellHealth {
-  readonly protocolVersion: number
-  readonly cellId: string
-  readonly mode: CellMode
-  readonly epoch: number
-  readonly policyVersion: number
-  /** Generations running at the moment. */
-  readonly running: number
-}
 
 const count = z.number().int().nonnegative()
 const finite = z.number()

@@ -9,7 +9,8 @@ import { GroupLedger } from '../run/ledger.ts'
 import { run, type RunParts, type RunResult } from '../run/run.ts'
 import { TrainingWork } from '../run/work.ts'
 import { resumedState } from '../scheduler/state.ts'
-import { type Assembly, assemble, evaluateHeldOut, openForRollout, wallClock } from './compose/assemble.ts'
+import { monotonicClock, realTimers } from '../host/clock.ts'
+import { type Assembly, assemble, evaluateHeldOut, openForRollout } from './compose/assemble.ts'
 import { Cleanup } from './compose/cleanup.ts'
 import { openDisplay } from './compose/display.ts'
 import { coldStart } from './compose/run-cells.ts'
@@ -73,7 +74,7 @@ async function train(assembly: Assembly, cleanup: Cleanup): Promise<Finished> {
   cleanup.add('running executions', () => work.close())
   const parts: RunParts = {
     store,
-    clock: wallClock,
+    clock: monotonicClock,
     seed: config.seed,
     policy: config.elastic.policy,
     coldStart: () => coldStart(assembly),
@@ -82,14 +83,15 @@ async function train(assembly: Assembly, cleanup: Cleanup): Promise<Finished> {
     schedule: (point) => resumedState(schedulerConfig(config), point),
     controller: (initial, onEvent) => {
       const timeline = new Timeline(files.file('trace.json'))
-      cleanup.add('the timeline', () => timeline.close(wallClock.now()))
+      cleanup.add('the timeline', () => timeline.close(monotonicClock.now()))
       const controller = new ElasticController({
         initial,
         supervisor: assembly.supervisor,
         forwarding,
         standalone: [],
         work,
-        clock: wallClock,
+        clock: monotonicClock,
+        timers: realTimers,
         deadlines: CONTROLLER_DEADLINES,
         checkpointFolder: join(files.folder, store.latestCheckpoint()?.folder ?? ''),
         onEvent: (event) => {
@@ -118,7 +120,7 @@ function trainingWork({ config, files, store, tasks, policy, execution, progress
       ledger: new GroupLedger(store, tasks.train, config.seed, config.rollout.groupSize),
       execution,
       settings: trainingSettings(config),
-      clock: wallClock,
+      clock: monotonicClock,
       checkpointFolder: (step) => {
         const folder = files.checkpoint(step)
         policy.copyTokenizer(folder)

@@ -1,5 +1,5 @@
 /** @file The cell protocol, as the control process and the cell process both see it. */
-import type { CellId } from '../core/ids.ts'
+import type { CellId, ExecutionId } from '../core/ids.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../training/batch.ts'
 import type { Engine, GenerateEvent, GenerateRequest } from './engine.ts'
 
@@ -20,6 +20,33 @@ export interface CellHello {
 }
 
 export type CellMode = 'rollout' | 'training'
+
+/** The answer of `health`, which every cell gives at once, whatever it is doing. */
+export interface CellHealth {
+  readonly protocolVersion: number
+  readonly cellId: string
+  readonly mode: CellMode
+  readonly epoch: number
+  readonly policyVersion: number
+  /** Generations running at the moment. */
+  readonly running: number
+}
+
+/** What a cell has cached of one execution. */
+export interface PinnedKv {
+  readonly executionId: ExecutionId
+  /** Whole blocks only, of its longest path. [tokens] */
+  readonly tokens: number
+  readonly bytes: number
+}
+
+/** What a hand-over brought. */
+export interface FetchedKv {
+  /** Now in the cache of the destination. [executions], [tokens] */
+  readonly executions: number
+  readonly tokens: number
+  readonly bytes: number
+}
 
 /**
  * One engine that can generate and train, inside its own process. The numeric part of a cell:
@@ -77,6 +104,20 @@ export interface Cell extends Engine {
   optimizerStep(epoch: number, key: string, params: OptimizerParams): Promise<{ readonly gradientNorm: number }>
   saveCheckpoint(epoch: number, folder: string): Promise<void>
   loadCheckpoint(epoch: number, folder: string, policyVersion: number): Promise<void>
+  /**
+   * Keeps the key-value blocks of these executions from being evicted until `releaseKv`, a change of weights or
+   * `ttlMs`. The cell goes on generating. An execution of which nothing is cached is left out.
+   */
+  pinKv(epoch: number, executionIds: readonly ExecutionId[], ttlMs: number): Promise<readonly PinnedKv[]>
+  /**
+   * Takes pinned blocks of another cell into the cache; a generation of one of these executions waits for them.
+   * Blocks of other weights, or that find no room, are left: their tokens are computed again.
+   * @param from address of the cell that pinned them.
+   */
+  fetchKv(epoch: number, from: string, executionIds: readonly ExecutionId[]): Promise<FetchedKv>
+  releaseKv(epoch: number): Promise<void>
+  /** @throws GyreError E_CELL_TIMEOUT, E_CELL_UNREACHABLE. */
+  health(deadlineMs: number): Promise<CellHealth>
   /** Where other cells reach this one (a Unix socket path or host:port). */
   readonly address: string
 }

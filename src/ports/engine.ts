@@ -40,6 +40,26 @@ export type GenerateEvent =
       readonly policyVersions?: readonly number[]
     }
 
+/** Where published weights are: both hold the same version. */
+export interface PublishedWeights {
+  /** A checkpoint in Hugging Face layout. [absolute path] */
+  readonly folder: string
+  readonly policyVersion: number
+}
+
+/** A rollout engine beside the cells: it never trains and is never asked to leave. */
+export interface StandaloneEngine extends Engine {
+  /** [executions] */
+  readonly slots: number
+  /**
+   * Serves these weights from now on; tokens of other weights are never stamped with their version.
+   * @throws GyreError E_ENGINE_UNREACHABLE, E_ENGINE_TIMEOUT, or what the engine answered.
+   */
+  takeWeights(weights: PublishedWeights, signal: AbortSignal): Promise<void>
+  /** Resolves when it answers. @throws GyreError E_ENGINE_UNREACHABLE. */
+  probe(signal: AbortSignal): Promise<void>
+}
+
 export interface Engine {
   readonly id: EngineId
   /**

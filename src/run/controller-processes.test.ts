@@ -1,15 +1,16 @@
 import { mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
+import { monotonicClock, realTimers } from '../host/clock.ts'
 import { initialState } from '../scheduler/state.ts'
-import type { SchedulerConfig } from '../scheduler/types.ts'
 import { startBigramCells } from '../../test/support/cells.ts'
 import type { StartedCells } from '../../test/support/cells.ts'
+import { withLeversOff } from '../../test/support/scheduler-config.ts'
 import { PARAMETERS, ToyForwarding, ToyWork } from '../../test/support/toy-cluster.ts'
 import { ElasticController } from './controller.ts'
 import type { ControllerEvent } from './controller-types.ts'
 
-const config: SchedulerConfig = {
+const config = withLeversOff({
   policy: 'elastic',
   cells: 2,
   cellSlots: 12,
@@ -25,7 +26,7 @@ const config: SchedulerConfig = {
   executionAttempts: 2,
   cellRestarts: 3,
   excludedGroupsLimit: 4,
-}
+})
 const patience = 20_000
 const deadlines = {
   cancelMs: patience,
@@ -36,6 +37,9 @@ const deadlines = {
   optimizeMs: patience,
   checkpointMs: patience,
   restartMs: patience,
+  handoverMs: patience,
+  heartbeatMs: patience,
+  healthMs: patience,
 }
 
 test('kill -9 of real cells in rollout and in training, core and satellite: every group is trained once', async () => {
@@ -53,7 +57,8 @@ test('kill -9 of real cells in rollout and in training, core and satellite: ever
       forwarding,
       standalone: [],
       work,
-      clock: { now: () => performance.now() },
+      clock: monotonicClock,
+      timers: realTimers,
       deadlines,
       checkpointFolder: folder,
       onEvent: (event) => {

@@ -1,8 +1,8 @@
 /** @file What the live controller needs from its surroundings, and what it tells them. */
-import type { Clock } from '../core/clock.ts'
+import type { Clock, Timers } from '../core/clock.ts'
 import type { CellId, ExecutionId, GroupId } from '../core/ids.ts'
 import type { CellSupervisor } from '../ports/cell.ts'
-import type { Engine } from '../ports/engine.ts'
+import type { StandaloneEngine } from '../ports/engine.ts'
 import type { ForwardingPoint } from '../ports/forwarding.ts'
 import type { CreatedGroup, SchedulerState } from '../scheduler/types.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../training/batch.ts'
@@ -21,6 +21,8 @@ export interface RunWork {
    * with an error: report it.
    */
   startExecution(executionId: ExecutionId): void
+  /** Ends its harness now as if its time were over; what it left behind is scored. Ignored for one that has ended. */
+  cutExecution(executionId: ExecutionId): void
   /** A new attempt after `executionFailed`; durable when it returns. Called before `startExecution` of the new id. */
   newAttempt(executionId: ExecutionId): ExecutionId
   /**
@@ -75,6 +77,12 @@ export interface ControllerDeadlines {
   readonly optimizeMs: number
   readonly checkpointMs: number
   readonly restartMs: number
+  /** Of a hand-over: what is not there by then is computed again. */
+  readonly handoverMs: number
+  /** Between two questions to a cell or a failed standalone engine whether it is alive. */
+  readonly heartbeatMs: number
+  /** Of an answer to one of them. */
+  readonly healthMs: number
 }
 
 export interface ControllerOptions {
@@ -83,9 +91,10 @@ export interface ControllerOptions {
   readonly supervisor: CellSupervisor
   readonly forwarding: ForwardingPoint
   /** In the order of `standaloneSlots`. The controller registers them and the cells with the forwarding point. */
-  readonly standalone: readonly Engine[]
+  readonly standalone: readonly StandaloneEngine[]
   readonly work: RunWork
   readonly clock: Clock
+  readonly timers: Timers
   readonly deadlines: ControllerDeadlines
   /** Checkpoint that holds the weights of `initial.policyVersion`: every cell loads it first. [absolute path] */
   readonly checkpointFolder: string

@@ -1,12 +1,14 @@
 import { afterAll, describe, expect, test } from 'vitest'
+import { monotonicClock, realTimers } from '../host/clock.ts'
 import { resumedState } from '../scheduler/state.ts'
 import type { SchedulerConfig, SchedulerState } from '../scheduler/types.ts'
+import { withLeversOff } from '../../test/support/scheduler-config.ts'
 import { PARAMETERS, ToyForwarding, ToySupervisor, ToyWork } from '../../test/support/toy-cluster.ts'
 import type { ToyWorkOptions } from '../../test/support/toy-cluster.ts'
 import { ElasticController } from './controller.ts'
 import type { ControllerEvent, RunSummary } from './controller-types.ts'
 
-const config: SchedulerConfig = {
+const config = withLeversOff({
   policy: 'elastic',
   cells: 3,
   cellSlots: 8,
@@ -22,7 +24,7 @@ const config: SchedulerConfig = {
   executionAttempts: 2,
   cellRestarts: 3,
   excludedGroupsLimit: 4,
-}
+})
 const deadlines = {
   cancelMs: 1000,
   switchMs: 1000,
@@ -32,6 +34,9 @@ const deadlines = {
   optimizeMs: 1000,
   checkpointMs: 1000,
   restartMs: 1000,
+  handoverMs: 500,
+  heartbeatMs: 500,
+  healthMs: 500,
 }
 
 class Rig {
@@ -59,7 +64,8 @@ class Rig {
       forwarding: this.forwarding,
       standalone: [],
       work: this.work,
-      clock: { now: () => performance.now() },
+      clock: monotonicClock,
+      timers: realTimers,
       deadlines,
       checkpointFolder: this.work.checkpointAt?.folder ?? this.work.checkpointFolder(0),
       onEvent: (event) => {

@@ -162,7 +162,7 @@ export class ElasticController implements Controller {
 
   #take(event: SchedulerEvent): void {
     const previous = this.#state
-    const { state, commands } = advance(previous, event)
+    const { state, commands } = advance(previous, event, this.#clock.now())
     if (state === previous) return
     this.#state = state
     this.#usage.observe(state, this.#clock.now())
@@ -202,6 +202,14 @@ export class ElasticController implements Controller {
       }
       case 'set-routes':
         forwarding.setRoutes(command.routes.map((route) => this.#routeChange(route)))
+        return
+      case 'cut-execution':
+        work.cutExecution(command.executionId)
+        return
+      case 'wake':
+      case 'hand-over':
+      case 'publish-standalone':
+      case 'recover-standalone':
         return
       case 'cancel-in-flight':
         this.#background(() => this.#cancelInFlight(command))

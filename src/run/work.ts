@@ -103,6 +103,10 @@ export class TrainingWork implements RunWork {
     void life.finally(() => this.#running.delete(life))
   }
 
+  cutExecution(_executionId: ExecutionId): void {
+    // Filled in with the straggler cut.
+  }
+
   async #live(executionId: ExecutionId): Promise<void> {
     const { store, clock, ledger, settings } = this.#deps
     const row = this.#row(executionId)

@@ -4,10 +4,11 @@ import { executionId, groupId } from '../core/ids.ts'
 import { advance } from './advance.ts'
 import { dispatchDepth, initialState, resumedState } from './state.ts'
 import { configWarnings } from './state.ts'
+import { withLeversOff } from '../../test/support/scheduler-config.ts'
 import { TestWorld } from '../../test/support/scheduler-world.ts'
 import type { Command, SchedulerConfig, SchedulerEvent, SchedulerState } from './types.ts'
 
-const config: SchedulerConfig = {
+const config = withLeversOff({
   policy: 'elastic',
   cells: 2,
   cellSlots: 4,
@@ -23,7 +24,7 @@ const config: SchedulerConfig = {
   executionAttempts: 1,
   cellRestarts: 3,
   excludedGroupsLimit: 3,
-}
+})
 
 /** Feeds events by hand and keeps the commands. */
 class Bench {
@@ -37,7 +38,7 @@ class Bench {
   send(...events: readonly SchedulerEvent[]): Command['kind'][] {
     const all: Command[] = []
     for (const event of events) {
-      const { state, commands } = advance(this.state, event)
+      const { state, commands } = advance(this.state, event, 0)
       this.state = state
       all.push(...commands)
     }

@@ -27,16 +27,20 @@ import { waterLevelAllows } from './waterlevel.ts'
 
 const GUARDS: Guards = { waterLevelAllows, mayAssign }
 
-/** One event. The given state is not changed. */
-export function advance(state: SchedulerState, event: SchedulerEvent): Advanced {
-  return advanceWith(GUARDS, state, event)
+/**
+ * One event. The given state is not changed.
+ * @param atMs when it happened, by the clock of whoever drives the scheduler, which reads none itself. [ms] A time
+ * before that of the last event counts as that.
+ */
+export function advance(state: SchedulerState, event: SchedulerEvent, atMs: number): Advanced {
+  return advanceWith(GUARDS, state, event, atMs)
 }
 
 /** `advance` with other safety rules: what a test uses to show that the invariants notice. */
-export function advanceWith(guards: Guards, state: SchedulerState, event: SchedulerEvent): Advanced {
+export function advanceWith(guards: Guards, state: SchedulerState, event: SchedulerEvent, atMs: number): Advanced {
   if (state.phase === 'done' || state.phase === 'failed') return { state, commands: [] }
   const commands: Command[] = []
-  const tick: Tick = { state: draftOf(state), commands, guards }
+  const tick: Tick = { state: { ...draftOf(state), nowMs: Math.max(state.nowMs, atMs) }, commands, guards }
   apply(tick, event)
   settle(tick)
   return { state: tick.state, commands }
@@ -74,6 +78,13 @@ function apply(tick: Tick, event: SchedulerEvent): void {
       return
     case 'micro-steps-built':
       microStepsBuilt(tick, event)
+      return
+    case 'tick':
+    case 'handed-over':
+    case 'standalone-published':
+    case 'standalone-failed':
+    case 'standalone-recovered':
+    case 'load-seen':
       return
     case 'checkpointed':
       checkpointed(tick, event.step)

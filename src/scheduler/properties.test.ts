@@ -4,6 +4,8 @@ import { advance, advanceWith } from './advance.ts'
 import { checkInvariants } from './invariants.ts'
 import { mayAssign } from './staleness.ts'
 import { initialState } from './state.ts'
+import { withLeversOff } from '../../test/support/scheduler-config.ts'
+import type { LeverlessConfig } from '../../test/support/scheduler-config.ts'
 import { TestWorld } from '../../test/support/scheduler-world.ts'
 import type { Advance, WorldOptions } from '../../test/support/scheduler-world.ts'
 import type { SchedulerConfig } from './types.ts'
@@ -38,13 +40,13 @@ const faults = fc.record({
 
 function configOf(
   policy: SchedulerConfig['policy'],
-  s: Omit<SchedulerConfig, 'policy' | 'cellRestarts' | 'excludedGroupsLimit'>,
+  s: Omit<LeverlessConfig, 'policy' | 'cellRestarts' | 'excludedGroupsLimit'>,
 ): SchedulerConfig {
   const limits = { cellRestarts: 1000, excludedGroupsLimit: 1000 }
-  if (policy === 'elastic') return { ...s, ...limits, policy }
-  if (policy === 'colocate') return { ...s, ...limits, policy, carryOver: 0 }
+  if (policy === 'elastic') return withLeversOff({ ...s, ...limits, policy })
+  if (policy === 'colocate') return withLeversOff({ ...s, ...limits, policy, carryOver: 0 })
   const cells = Math.max(2, s.cells)
-  return { ...s, ...limits, policy, cells, trainingCells: Math.min(s.trainingCells, cells - 1) }
+  return withLeversOff({ ...s, ...limits, policy, cells, trainingCells: Math.min(s.trainingCells, cells - 1) })
 }
 
 function play(config: SchedulerConfig, options: WorldOptions, next: Advance = advance): TestWorld {
@@ -70,7 +72,7 @@ describe('any history of any cluster keeps every invariant and ends', () => {
 })
 
 test('a burst that fills up early waits for the groups it still asked for', () => {
-  const config: SchedulerConfig = {
+  const config = withLeversOff({
     policy: 'async',
     cells: 4,
     cellSlots: 5,
@@ -86,7 +88,7 @@ test('a burst that fills up early waits for the groups it still asked for', () =
     executionAttempts: 1,
     cellRestarts: 1000,
     excludedGroupsLimit: 1000,
-  }
+  })
   const options = { seed: 1672721108, deaths: 0, exclusions: 0, executionFailures: 0, throughJson: false }
   expect(play(config, options).state.phase).toBe('done')
 })
@@ -125,13 +127,13 @@ describe('the invariants notice a broken guard', () => {
     const guards = { waterLevelAllows: offByOneCell, mayAssign }
     // The all-or-nothing reservation refuses most of these moves too; attempts that lost their cell slip past it.
     const config = { ...base, cells: 2, cellSlots: 4, groupSize: 4, groupsPerStep: 1, carryOver: 0, totalSteps: 12 }
-    expect(firstViolation(config, 16, (state, event) => advanceWith(guards, state, event))).toMatch(
+    expect(firstViolation(config, 16, (state, event, atMs) => advanceWith(guards, state, event, atMs))).toMatch(
       /I2 a move left too little capacity/,
     )
   })
 
   test('groups taken without regard to staleness', () => {
     const guards = { waterLevelAllows, mayAssign: () => true }
-    expect(firstViolation(base, 0, (state, event) => advanceWith(guards, state, event))).toMatch(/I8/)
+    expect(firstViolation(base, 0, (state, event, atMs) => advanceWith(guards, state, event, atMs))).toMatch(/I8/)
   })
 })

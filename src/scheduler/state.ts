@@ -61,8 +61,16 @@ export function resumedState(config: SchedulerConfig, point: ResumePoint): Sched
     excludedGroups: 0,
     groups: groups.filter((g) => !isExcluded(config, g)),
     cells: Array.from({ length: config.cells }, () => freshCell(point.step, point.firstEpoch ?? 1)),
+    standalone: config.standaloneSlots.map(() => ({
+      phase: 'serving' as const,
+      epoch: point.firstEpoch ?? 1,
+      policyVersion: point.step,
+      publishing: false,
+    })),
     openStep: undefined,
     transfer: undefined,
+    nowMs: 0,
+    carryOver: config.carryOver,
     serial: groups.length,
   }
 }

@@ -38,6 +38,7 @@ export function draftOf(state: SchedulerState): DraftState {
     burst: { ...state.burst },
     groups: state.groups.map((g) => ({ ...g, members: g.members.map((m) => ({ ...m })) })),
     cells: state.cells.map((c) => ({ ...c, accumulated: [...c.accumulated] })),
+    standalone: state.standalone.map((s) => ({ ...s })),
     openStep:
       step === undefined ? undefined : { ...step, groups: step.groups.map((g) => ({ ...g })), queue: [...step.queue] },
     transfer: state.transfer === undefined ? undefined : { ...state.transfer },

@@ -1,18 +1,19 @@
 /**
  * @file What the scheduler knows, hears and asks for: plain serialisable data only.
  *
- * `advance(state, event) -> { state, commands }` is deterministic; a state that went through JSON
+ * `advance(state, event, atMs) -> { state, commands }` is deterministic; a state that went through JSON
  * behaves the same. Letters: K cells, Ce slots per cell, Cs standalone slots, N executions per group,
  * B groups per step, mu steps per burst, phi groups carried over, in steps (a real number).
  */
 import type { ExecutionId, GroupId } from '../core/ids.ts'
 
 /**
- * `elastic`: cells move to training one by one as the water level falls. `colocate`: every cell rolls out until
+ * `elastic` and `qwengyre`: cells move to training one by one as the water level falls; `qwengyre` is the published
+ * behaviour, every lever beyond it off. `colocate`: every cell rolls out until
  * every execution of the burst is scored, then every cell trains; needs carryOver 0. `async`: cells
  * 0..trainingCells-1 always train, the others always roll out.
  */
-export type SchedulerPolicy = 'elastic' | 'colocate' | 'async'
+export type SchedulerPolicy = 'elastic' | 'qwengyre' | 'colocate' | 'async'
 
 export interface SchedulerConfig {
   readonly policy: SchedulerPolicy
@@ -28,8 +29,21 @@ export interface SchedulerConfig {
   readonly groupsPerStep: number
   /** mu. [steps] */
   readonly stepsPerBurst: number
-  /** phi: dispatch depth is round((phi + mu) B) groups. [steps] */
+  /** phi at the start: dispatch depth is round((phi + mu) B) groups. [steps] */
   readonly carryOver: number
+  /** What the slip-budget controller may choose phi from, in quarters; both equal to carryOver keep it fixed. [steps] */
+  readonly carryOverMin: number
+  readonly carryOverMax: number
+  /**
+   * Share of a group that has ended before its last members are cut: after a further `stragglerGrace` of the time
+   * the quorum took, their work so far is scored. 1 never cuts.
+   */
+  readonly stragglerQuorum: number
+  readonly stragglerGrace: number
+  /** Executions per slot at most, admitted while engines are seen idle; 1 never over-commits. */
+  readonly overCommit: number
+  /** Destinations fetch the key-value blocks of a leaving cell before its requests are cancelled. */
+  readonly kvHandover: boolean
   /** The run ends after so many optimizer steps. */
   readonly totalSteps: number
   /** Cells that always train under `async`; ignored by the others. */
@@ -150,7 +164,17 @@ export interface BurstSlot {
 export interface TransferSlot {
   readonly id: number
   readonly cell: number
-  readonly phase: 'cancelling' | 'entering'
+  readonly phase: 'handing-over' | 'cancelling' | 'entering'
+}
+
+/** A rollout engine beside the cells: it never trains, and takes every published version. */
+export interface StandaloneSlot {
+  readonly phase: 'serving' | 'failed'
+  /** Fencing token, +1 on every failure. */
+  readonly epoch: number
+  readonly policyVersion: number
+  /** It was told to take a newer policy version and has not answered. */
+  readonly publishing: boolean
 }
 
 export type SchedulerPhase = 'idle' | 'running' | 'checkpointing' | 'publishing' | 'done' | 'failed'
@@ -186,8 +210,13 @@ export interface SchedulerState {
   /** Groups not yet durable in a checkpoint, in dispatch order. */
   readonly groups: readonly GroupSlot[]
   readonly cells: readonly CellSlot[]
+  readonly standalone: readonly StandaloneSlot[]
   readonly openStep: StepSlot | undefined
   readonly transfer: TransferSlot | undefined
+  /** Time of the last event, by the clock of whoever drives the scheduler. [ms] */
+  readonly nowMs: number
+  /** phi at present. [steps] */
+  readonly carryOver: number
   /** Source of unique ids: transfers, claims, ready order. */
   readonly serial: number
 }
@@ -201,6 +230,8 @@ export interface CreatedGroup {
 /** What happened. Everything that names a cell carries the epoch of the command or process it speaks about. */
 export type SchedulerEvent =
   | { readonly kind: 'start' }
+  /** A time asked for by `wake` has come. */
+  | { readonly kind: 'tick' }
   | { readonly kind: 'groups-created'; readonly groups: readonly CreatedGroup[] }
   /** The harness ended (finished, crashed, timed out); its work is being scored. */
   | { readonly kind: 'execution-ended'; readonly executionId: ExecutionId }
@@ -210,6 +241,8 @@ export type SchedulerEvent =
   /** Infrastructure failure while it ran: a new attempt within the budget, else excluded. */
   | { readonly kind: 'execution-failed'; readonly executionId: ExecutionId }
   | { readonly kind: 'attempt-created'; readonly executionId: ExecutionId; readonly nextId: ExecutionId }
+  /** Destinations have the key-value blocks they could get in time. Comes always, also when they got none. */
+  | { readonly kind: 'handed-over'; readonly transferId: number }
   | { readonly kind: 'cancelled'; readonly transferId: number }
   | { readonly kind: 'entered-training'; readonly cell: number; readonly epoch: number }
   | {
@@ -234,6 +267,13 @@ export type SchedulerEvent =
   | { readonly kind: 'cell-restarted'; readonly cell: number; readonly epoch: number }
   | { readonly kind: 'restart-failed'; readonly cell: number; readonly epoch: number }
   | { readonly kind: 'cell-restored'; readonly cell: number; readonly epoch: number; readonly version: number }
+  | { readonly kind: 'standalone-published'; readonly engine: number; readonly epoch: number; readonly version: number }
+  /** It does not answer, or cannot take a version. Said twice, it counts once. */
+  | { readonly kind: 'standalone-failed'; readonly engine: number; readonly epoch: number }
+  /** It answers again, and serves this version. */
+  | { readonly kind: 'standalone-recovered'; readonly engine: number; readonly epoch: number; readonly version: number }
+  /** Generations running now over all destinations that serve, as a share of their slots. */
+  | { readonly kind: 'load-seen'; readonly share: number }
   | { readonly kind: 'stop' }
   | { readonly kind: 'fatal'; readonly reason: string }
 
@@ -252,8 +292,23 @@ export type Command =
   | { readonly kind: 'start-execution'; readonly executionId: ExecutionId }
   /** -> attempt-created */
   | { readonly kind: 'new-attempt'; readonly executionId: ExecutionId }
+  /** End its harness now as if its time were over, and score what it left behind. -> execution-ended and the rest */
+  | { readonly kind: 'cut-execution'; readonly executionId: ExecutionId }
+  /** -> tick, at this time or later */
+  | { readonly kind: 'wake'; readonly atMs: number }
   /** Applied at once, all together. No answer. */
   | { readonly kind: 'set-routes'; readonly routes: readonly ScheduledRoute[] }
+  /**
+   * Pin what the cell has cached of these executions and let their new destinations fetch it; the cell goes on
+   * generating meanwhile. Never fails: what did not come in time is computed again. -> handed-over
+   */
+  | {
+      readonly kind: 'hand-over'
+      readonly transferId: number
+      readonly cell: number
+      readonly epoch: number
+      readonly moves: readonly { readonly executionId: ExecutionId; readonly destination: Destination }[]
+    }
   /** -> cancelled */
   | {
       readonly kind: 'cancel-in-flight'
@@ -314,6 +369,20 @@ export type Command =
       readonly epoch: number
       readonly version: number
       readonly enterRollout: boolean
+    }
+  /** Take this version from the checkpoint that holds it. -> standalone-published | standalone-failed */
+  | {
+      readonly kind: 'publish-standalone'
+      readonly engine: number
+      readonly epoch: number
+      readonly version: number
+    }
+  /** Ask until it answers, then give it this version. -> standalone-recovered */
+  | {
+      readonly kind: 'recover-standalone'
+      readonly engine: number
+      readonly epoch: number
+      readonly version: number
     }
   /** -> cell-restarted | restart-failed, with the epoch given here */
   | { readonly kind: 'restart-cell'; readonly cell: number; readonly epoch: number }

@@ -37,7 +37,7 @@ type CellCommand = Extract<
 >
 type ProcessCommand = CellCommand | Extract<Command, { readonly kind: 'reduce' | 'optimize' | 'checkpoint' }>
 type Task = () => readonly SchedulerEvent[]
-export type Advance = (state: SchedulerState, event: SchedulerEvent) => Advanced
+export type Advance = (state: SchedulerState, event: SchedulerEvent, atMs: number) => Advanced
 
 /** A broken promise seen from outside the scheduler. */
 export class WorldError extends Error {}
@@ -110,7 +110,7 @@ export class TestWorld {
 
   #send(event: SchedulerEvent): void {
     const previous = this.state
-    const { state, commands } = this.#advance(previous, event)
+    const { state, commands } = this.#advance(previous, event, this.events)
     this.state =
       this.#options.throughJson && this.events % 7 === 0 ? (JSON.parse(JSON.stringify(state)) as SchedulerState) : state
     this.events++
@@ -173,6 +173,11 @@ export class TestWorld {
       case 'restore-cell':
         this.#cells[command.cell]?.inbox.push(command)
         return
+      case 'cut-execution':
+      case 'wake':
+      case 'hand-over':
+      case 'publish-standalone':
+      case 'recover-standalone':
       case 'set-routes':
       case 'step-done':
       case 'steps-undone':

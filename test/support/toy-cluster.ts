@@ -11,7 +11,7 @@ import { GyreError } from '../../src/core/errors.ts'
 import { cellId, engineId, executionId, groupId } from '../../src/core/ids.ts'
 import type { EngineId, ExecutionId, GroupId } from '../../src/core/ids.ts'
 import { seededRng } from '../../src/core/rng.ts'
-import type { Cell, CellHello, CellSupervisor } from '../../src/ports/cell.ts'
+import type { Cell, CellHealth, CellHello, CellSupervisor, FetchedKv, PinnedKv } from '../../src/ports/cell.ts'
 import type { Engine, GenerateEvent, GenerateRequest } from '../../src/ports/engine.ts'
 import type { ExecutionEndpoint, ForwardingPoint, ForwardingStats, RouteChange } from '../../src/ports/forwarding.ts'
 import type { CheckpointSummary, Controller, RunWork, StepSummary } from '../../src/run/controller-types.ts'
@@ -167,6 +167,22 @@ export class ToyCell implements Cell {
       p.version = policyVersion
       p.gradient.fill(0)
     })
+  }
+
+  pinKv(): Promise<readonly PinnedKv[]> {
+    return Promise.resolve([])
+  }
+
+  fetchKv(): Promise<FetchedKv> {
+    return Promise.resolve({ executions: 0, tokens: 0, bytes: 0 })
+  }
+
+  releaseKv(): Promise<void> {
+    return Promise.resolve()
+  }
+
+  health(): Promise<CellHealth> {
+    return Promise.reject(new Error('nobody asks a toy cell'))
   }
 
   #peer(address: string): Process {
@@ -397,6 +413,8 @@ export class ToyWork implements RunWork {
       this.controller?.executionExcluded(id, 'a test says so')
     else this.controller?.executionScored(id)
   }
+
+  cutExecution(): void {}
 
   newAttempt(): ExecutionId {
     return executionId(`e${this.#executions++}`)

@@ -4,8 +4,8 @@ import { join } from 'node:path'
 import { HarborScorer } from '../../adapters/scorer/harbor/harbor-scorer.ts'
 import { openSqliteStore } from '../../adapters/store/sqlite/sqlite-store.ts'
 import type { RunConfig } from '../../config/resolve.ts'
-import type { Clock } from '../../core/clock.ts'
 import { createGateway, type Gateway } from '../../gateway/gateway.ts'
+import { monotonicClock } from '../../host/clock.ts'
 import type { CellSupervisor } from '../../ports/cell.ts'
 import type { Store } from '../../ports/store.ts'
 import { evaluate, type EvaluationResult } from '../../run/evaluate.ts'
@@ -31,8 +31,6 @@ import { loadCells, type RunCellsDeps } from './run-cells.ts'
 import type { RunFiles } from './run-files.ts'
 import { stopOnSignal } from './stop.ts'
 
-export const wallClock: Clock = { now: () => Date.now() }
-
 export interface AssemblyRequest {
   readonly config: RunConfig
   readonly files: RunFiles
@@ -53,11 +51,11 @@ export async function assemble(request: AssemblyRequest): Promise<Assembly> {
   const { files, display, cleanup, home } = request
   const store = openSqliteStore(files.ledger, { durability: request.config.checkpoints.durability })
   cleanup.add('the store', () => store.close())
-  const log = openRunLog(files.folder, wallClock)
+  const log = openRunLog(files.folder, monotonicClock)
   cleanup.add('the log', () => log.close())
   let forwarding: Gateway | undefined
   const sampledTokens = (): number => forwarding?.stats().sampledTokens ?? 0
-  const progress = new RunProgress({ config: request.config, clock: wallClock, display, log, sampledTokens })
+  const progress = new RunProgress({ config: request.config, clock: monotonicClock, display, log, sampledTokens })
   progress.restore(store.steps())
   const stop = stopOnSignal(progress, cleanup)
 
@@ -129,7 +127,7 @@ export async function openForRollout(assembly: Assembly): Promise<void> {
 export async function evaluateHeldOut(assembly: Assembly, label: string): Promise<EvaluationResult> {
   const { config, store, tasks, progress, cells, execution, stop } = assembly
   const { executions, temperature } = config.evaluation
-  const books = openEvaluationBooks(store, wallClock, {
+  const books = openEvaluationBooks(store, monotonicClock, {
     label,
     tasks: tasks.heldOut,
     perTask: executions,

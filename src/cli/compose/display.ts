@@ -1,6 +1,6 @@
 import { createDisplay, type Display } from '../../telemetry/display.ts'
 import type { CliContext } from '../context.ts'
-import { wallClock } from './assemble.ts'
+import { monotonicClock } from '../../host/clock.ts'
 
 /** A live panel on a terminal, plain lines in a pipe, JSON lines on request. */
 export function openDisplay(json: boolean, context: CliContext): Display {
@@ -8,7 +8,7 @@ export function openDisplay(json: boolean, context: CliContext): Display {
     kind: json ? 'json' : context.isTty ? 'panel' : 'plain',
     write: (text) => process.stdout.write(text),
     width: context.width,
-    clock: wallClock,
+    clock: monotonicClock,
     paint: context.colors,
   })
 }

@@ -4,14 +4,14 @@ import { CellConnection } from '../../../cell/connection.ts'
 import { Deadline } from '../../../cell/deadline.ts'
 import { decodeEvent, encodeGenerate } from '../../../cell/generate-codec.ts'
 import { CONTENT, healthSchema, helloSchema } from '../../../cell/protocol.ts'
-import type { CellHealth, Verb } from '../../../cell/protocol.ts'
+import type { Verb } from '../../../cell/protocol.ts'
 import { realFrom } from '../../../cell/reals.ts'
 import { decodeMicroResult, encodeMicroStep } from '../../../cell/training-codec.ts'
 import { GyreError, hasCode } from '../../../core/errors.ts'
 import { cellId, engineId } from '../../../core/ids.ts'
 import type { CellId, EngineId } from '../../../core/ids.ts'
 import { CELL_PROTOCOL_VERSION } from '../../../ports/cell.ts'
-import type { Cell, CellHello } from '../../../ports/cell.ts'
+import type { Cell, CellHealth, CellHello, FetchedKv, PinnedKv } from '../../../ports/cell.ts'
 import type { GenerateEvent, GenerateRequest } from '../../../ports/engine.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../../../training/batch.ts'
 
@@ -82,8 +82,8 @@ export class ProcessCell implements Cell {
     return { ...hello, cellId: cellId(hello.cellId) }
   }
 
-  async health(): Promise<CellHealth> {
-    const deadline = new Deadline('health', this.#deadlines.control)
+  async health(deadlineMs = this.#deadlines.control): Promise<CellHealth> {
+    const deadline = new Deadline('health', deadlineMs)
     return this.#parse(healthSchema, 'health', await this.#connection.json('health', { deadline }))
   }
 
@@ -167,6 +167,18 @@ export class ProcessCell implements Cell {
 
   async loadCheckpoint(epoch: number, folder: string, policyVersion: number): Promise<void> {
     await this.#command('load-checkpoint', epoch, this.#deadlines.checkpoint, { folder, policyVersion })
+  }
+
+  pinKv(): Promise<readonly PinnedKv[]> {
+    return Promise.resolve([])
+  }
+
+  fetchKv(): Promise<FetchedKv> {
+    return Promise.resolve({ executions: 0, tokens: 0, bytes: 0 })
+  }
+
+  releaseKv(): Promise<void> {
+    return Promise.resolve()
   }
 
   /** Ends this side's connections; the cell goes on. */
