@@ -5,6 +5,7 @@ import type { Cell, CellSupervisor } from '../ports/cell.ts'
 import type { Command, SchedulerEvent } from '../scheduler/types.ts'
 import type { ForwardBackwardResult, MicroBatch } from '../training/batch.ts'
 import type { ControllerDeadlines, RunWork } from './controller-types.ts'
+import type { Waits } from './controller-waits.ts'
 
 /** A death is usually noticed by its owner first; a peer that only felt it waits so long before it reports. [ms] */
 const PEER_GRACE_MS = 250
@@ -22,34 +23,10 @@ export interface CellReports {
   failed(cell: number, reason: string): void
 }
 
-/**
- * Ends with E_CELL_TIMEOUT when `promise` takes longer. A late result is dropped.
- * @param what completes "... did not end".
- */
-export async function withDeadline<T>(promise: Promise<T>, deadlineMs: number, what: string): Promise<T> {
-  let timer: NodeJS.Timeout | undefined
-  const deadline = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => {
-      const message = `${what} did not end within ${deadlineMs} ms`
-      reject(new GyreError(message, { boundary: 'cell', code: 'E_CELL_TIMEOUT', retryable: true }))
-    }, deadlineMs)
-  })
-  try {
-    return await Promise.race([promise, deadline])
-  } finally {
-    clearTimeout(timer)
-  }
-}
-
-function pause(ms: number): Promise<void> {
-  return new Promise((resolve) => {
-    setTimeout(resolve, ms)
-  })
-}
-
 export class CellCommands {
   readonly #supervisor: CellSupervisor
   readonly #deadlines: ControllerDeadlines
+  readonly #waits: Waits
   readonly #work: RunWork
   readonly #reports: CellReports
   readonly #batchOf: (groupId: GroupId, index: number) => MicroBatch
@@ -59,6 +36,7 @@ export class CellCommands {
   constructor(options: {
     readonly supervisor: CellSupervisor
     readonly deadlines: ControllerDeadlines
+    readonly waits: Waits
     readonly work: RunWork
     readonly reports: CellReports
     readonly batchOf: (groupId: GroupId, index: number) => MicroBatch
@@ -66,6 +44,7 @@ export class CellCommands {
   }) {
     this.#supervisor = options.supervisor
     this.#deadlines = options.deadlines
+    this.#waits = options.waits
     this.#work = options.work
     this.#reports = options.reports
     this.#batchOf = options.batchOf
@@ -106,7 +85,7 @@ export class CellCommands {
   }
 
   #within<T>(deadline: keyof ControllerDeadlines, promise: Promise<T>, what: string): Promise<T> {
-    return withDeadline(promise, this.#deadlines[deadline], what)
+    return this.#waits.within(promise, this.#deadlines[deadline], what)
   }
 
   async #obey(command: CellVerb): Promise<SchedulerEvent> {
@@ -197,12 +176,12 @@ export class CellCommands {
     const index = 'cell' in command ? command.cell : 0
     const isTimeout = error instanceof GyreError && error.code === 'E_CELL_TIMEOUT'
     if (command.kind === 'join-step' && index !== 0 && !isTimeout) {
-      await pause(PEER_GRACE_MS)
+      await this.#waits.pause(PEER_GRACE_MS)
       this.#reports.failed(index, errorText(error))
       return { ...command, kind: 'join-failed' }
     }
     if (command.kind === 'reduce' && !isTimeout && ++this.#reduceFailures < REDUCE_ATTEMPTS) {
-      await pause(PEER_GRACE_MS)
+      await this.#waits.pause(PEER_GRACE_MS)
       this.#reports.failed(0, errorText(error))
       return { kind: 'reduce-failed', epoch: command.epoch }
     }

@@ -9,7 +9,7 @@ import { advance } from '../scheduler/advance.ts'
 import { checkInvariants } from '../scheduler/invariants.ts'
 import type { Command, Destination, ScheduledRoute, SchedulerEvent, SchedulerState } from '../scheduler/types.ts'
 import type { MicroBatch } from '../training/batch.ts'
-import { CellCommands, withDeadline } from './controller-cells.ts'
+import { CellCommands } from './controller-cells.ts'
 import { snapshotOf, StepMeter, UsageMeter } from './controller-meters.ts'
 import { TransferLog } from './controller-transfers.ts'
 import type {
@@ -21,6 +21,7 @@ import type {
   RoleTransfer,
   RunSummary,
 } from './controller-types.ts'
+import { Waits } from './controller-waits.ts'
 
 /** Between two tries to start a cell that does not start. [ms] */
 const RESTART_PAUSE_MS = 500
@@ -32,6 +33,7 @@ type Fact = ControllerEvent extends infer E ? (E extends ControllerEvent ? Omit<
 export class ElasticController implements Controller {
   readonly #options: ControllerOptions
   readonly #clock: Clock
+  readonly #waits: Waits
   readonly #commands: CellCommands
   readonly #usage: UsageMeter
   readonly #steps: StepMeter
@@ -54,6 +56,7 @@ export class ElasticController implements Controller {
   constructor(options: ControllerOptions) {
     this.#options = options
     this.#clock = options.clock
+    this.#waits = new Waits(options.timers)
     this.#state = options.initial
     this.#folders.set(options.initial.policyVersion, options.checkpointFolder)
     this.#usage = new UsageMeter(this.#state, options.clock.now())
@@ -61,6 +64,7 @@ export class ElasticController implements Controller {
     this.#commands = new CellCommands({
       supervisor: options.supervisor,
       deadlines: options.deadlines,
+      waits: this.#waits,
       work: options.work,
       batchOf: (groupId, index) => this.#batchOf(groupId, index),
       folderOf: (version) => this.#folderOf(version),
@@ -293,7 +297,7 @@ export class ElasticController implements Controller {
     try {
       const cancelling = this.#options.forwarding.cancelInFlight(this.#commands.cell(command.cell).id)
       const what = `moving the requests of cell ${command.cell}`
-      const moved = await withDeadline(cancelling, this.#options.deadlines.cancelMs, what)
+      const moved = await this.#waits.within(cancelling, this.#options.deadlines.cancelMs, what)
       this.#transfers.moved(command.cell, moved)
       return { kind: 'cancelled', transferId: command.transferId }
     } catch (error) {
@@ -372,13 +376,11 @@ export class ElasticController implements Controller {
     this.#cellRestarts++
     forwarding.removeEngine(this.#commands.cell(cell).id)
     try {
-      await withDeadline(supervisor.restart(cell), deadlines.restartMs, `restarting cell ${cell}`)
+      await this.#waits.within(supervisor.restart(cell), deadlines.restartMs, `restarting cell ${cell}`)
       return { kind: 'cell-restarted', cell, epoch }
     } catch (error) {
       this.#reasons.set(cell, errorText(error))
-      await new Promise((resolve) => {
-        setTimeout(resolve, RESTART_PAUSE_MS)
-      })
+      await this.#waits.pause(RESTART_PAUSE_MS)
       return { kind: 'restart-failed', cell, epoch }
     }
   }
@@ -429,6 +431,7 @@ export class ElasticController implements Controller {
     const finish = this.#finish
     if (finish === undefined) return
     this.#finish = undefined
+    this.#waits.close()
     this.#tell({ kind: 'finished', outcome })
     finish({
       outcome,
