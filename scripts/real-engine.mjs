@@ -43,7 +43,13 @@ const ENGINES = {
       ...words('--dtype bfloat16 --generation-config vllm --max-num-seqs 16'),
       ...(extra.length === 0 ? ['--enable-scale-out'] : extra),
     ],
-    env: () => ({ VLLM_CPU_KVCACHE_SPACE: '1', VLLM_CPU_OMP_THREADS_BIND: 'nobind', VLLM_NO_USAGE_STATS: '1' }),
+    env: () => ({
+      VLLM_CPU_KVCACHE_SPACE: '1',
+      VLLM_CPU_OMP_THREADS_BIND: 'nobind',
+      VLLM_NO_USAGE_STATS: '1',
+      // Weights are loaded from disk over its development routes.
+      VLLM_SERVER_DEV_MODE: '1',
+    }),
     variables: (url) => `GYRE_TEST_VLLM=${url}`,
   },
   sglang: {

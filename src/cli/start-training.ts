@@ -15,7 +15,7 @@ import { Cleanup } from './compose/cleanup.ts'
 import { openDisplay } from './compose/display.ts'
 import { coldStart } from './compose/run-cells.ts'
 import { openRunFolder, type RunFiles } from './compose/run-files.ts'
-import { CONTROLLER_DEADLINES, schedulerConfig, trainingSettings } from './compose/schedule.ts'
+import { controllerDeadlines, schedulerConfig, trainingSettings } from './compose/schedule.ts'
 import { Timeline } from './compose/timeline.ts'
 import { readSummary, summaryLines, writeSummary } from './compose/summary.ts'
 import type { CliContext } from './context.ts'
@@ -92,7 +92,7 @@ async function train(assembly: Assembly, cleanup: Cleanup): Promise<Finished> {
         work,
         clock: monotonicClock,
         timers: realTimers,
-        deadlines: CONTROLLER_DEADLINES,
+        deadlines: controllerDeadlines(config),
         checkpointFolder: join(files.folder, store.latestCheckpoint()?.folder ?? ''),
         onEvent: (event) => {
           onEvent(event)

@@ -1,4 +1,5 @@
 /** @file What contradicts itself across the fields of a run file. Pure. */
+import { leverFindings, leversOf } from './levers.ts'
 import type { RunFile } from './schema.ts'
 
 export interface Finding {
@@ -11,27 +12,38 @@ export interface Finding {
 
 /** Checks across fields, each with its meaning. */
 export function findings(file: RunFile): readonly Finding[] {
-  return [...capacityFindings(file), ...taskFindings(file), ...modelFindings(file), ...harnessFindings(file)]
+  return [
+    ...leverFindings(file),
+    ...capacityFindings(file),
+    ...standaloneFindings(file),
+    ...taskFindings(file),
+    ...modelFindings(file),
+    ...harnessFindings(file),
+  ]
 }
 
-function capacityFindings({ elastic, training, rollout }: RunFile): readonly Finding[] {
+function capacityFindings(file: RunFile): readonly Finding[] {
+  const { elastic, training, rollout } = file
   const found: Finding[] = []
   const { policy, cells, slotsPerCell, trainingCells } = elastic
-  const carryOver = policy === 'colocate' ? 0 : elastic.carryOver
-  const carried = Math.ceil(carryOver * training.groupsPerStep) * rollout.groupSize
-  const stays = (cells - 1) * slotsPerCell
-  if (policy === 'elastic' && carried > stays) {
+  const { carryOverMax: most } = leversOf(file)
+  const beside = elastic.standalone.reduce((sum, { slots }) => sum + slots, 0)
+  const carried = Math.ceil(most * training.groupsPerStep) * rollout.groupSize
+  const stays = (cells - 1) * slotsPerCell + beside
+  if ((policy === 'elastic' || policy === 'qwengyre') && carried > stays) {
+    const key = elastic.carryOverMax === undefined ? 'carryOver' : 'carryOverMax'
+    const engines = beside === 0 ? '' : ` + ${beside} of standalone engines`
     found.push({
       severity: 'error',
       code: 'E_CONFIG_CAPACITY',
-      path: ['elastic', 'carryOver'],
+      path: ['elastic', key],
       message:
-        `training could never start: up to ${carried} executions stay unfinished (carryOver ${carryOver} x ${training.groupsPerStep} groups x ` +
-        `${rollout.groupSize}), but the cells left when the core trains hold ${stays} (${cells - 1} x ${slotsPerCell} slots): ` +
-        `lower elastic.carryOver, or raise elastic.slotsPerCell or elastic.cells`,
+        `training could never start: up to ${carried} executions stay unfinished (${key} ${most} x ${training.groupsPerStep} groups x ` +
+        `${rollout.groupSize}), but the cells left when the core trains hold ${stays} (${cells - 1} x ${slotsPerCell} slots${engines}): ` +
+        `lower elastic.${key}, or raise elastic.slotsPerCell or elastic.cells`,
     })
   }
-  if (policy === 'async' && trainingCells >= cells) {
+  if (policy === 'async' && trainingCells >= cells && beside === 0) {
     found.push({
       severity: 'error',
       code: 'E_CONFIG_CAPACITY',
@@ -39,15 +51,34 @@ function capacityFindings({ elastic, training, rollout }: RunFile): readonly Fin
       message: `no cell is left to roll out: async needs trainingCells (${trainingCells}) below cells (${cells})`,
     })
   }
-  if (policy === 'colocate' && elastic.carryOver > 0) {
-    found.push({
-      severity: 'warning',
-      code: 'E_CONFIG_CONFLICT',
-      path: ['elastic', 'carryOver'],
-      message: `colocate waits for every execution: carryOver ${elastic.carryOver} is taken as 0`,
-    })
-  }
   return found
+}
+
+/** An embedded engine is started by us, every other is reached by its URL. */
+function standaloneFindings({ elastic }: RunFile): readonly Finding[] {
+  return elastic.standalone.flatMap((engine, index) => {
+    const at = (key: string): string[] => ['elastic', 'standalone', String(index), key]
+    if (engine.kind !== 'embedded') {
+      const needed = `${engine.kind} needs the base URL of its server: give url`
+      return [
+        ...(engine.url === undefined ? [conflict(at('url'), needed)] : []),
+        ...(engine.url !== undefined && !isHttpUrl(engine.url)
+          ? [conflict(at('url'), `"${engine.url}" is no base URL: write it like http://127.0.0.1:30000`)]
+          : []),
+        ...(engine.model !== undefined && engine.kind !== 'vllm'
+          ? [conflict(at('model'), `${engine.kind} serves one model: take model out`)]
+          : []),
+      ]
+    }
+    const remote = (['url', 'model', 'apiKey'] as const).find((key) => engine[key] !== undefined)
+    return remote === undefined
+      ? []
+      : [conflict(at(remote), `${remote} is only for a server you started: an embedded engine has none`)]
+  })
+}
+
+function isHttpUrl(text: string): boolean {
+  return /^https?:\/\/[^\s/]+/.test(text)
 }
 
 function taskFindings({ tasks, warmstart }: RunFile): readonly Finding[] {

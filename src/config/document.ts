@@ -32,6 +32,9 @@ function sectionText(path: string, section: JsonSchema): readonly string[] {
     `## ${path}\n\n${section.description ?? ''}\n`,
     ...(plain.length > 0 ? [table(`${path}.`, plain)] : []),
     ...inner.flatMap(([key, field]) => sectionText(`${path}.${key}`, field)),
+    ...entries.flatMap(([key, { items }]) =>
+      items?.properties === undefined ? [] : sectionText(`${path}.${key}[]`, items),
+    ),
   ]
 }
 
@@ -45,7 +48,7 @@ function table(prefix: string, fields: readonly (readonly [string, JsonSchema])[
 
 function kindOf(field: JsonSchema): string {
   if (field.enum !== undefined) return field.enum.map((value) => `\`${String(value)}\``).join(', ')
-  if (field.type === 'array') return 'list of text'
+  if (field.type === 'array') return field.items?.properties === undefined ? 'list of text' : 'list of sections'
   if (field.type === 'object') return 'map of text'
   if (field.type === 'string') return 'text'
   if (field.type === 'boolean') return '`true`, `false`'

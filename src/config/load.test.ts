@@ -107,7 +107,10 @@ describe('a wrong run file is refused', () => {
     ['rollout: 5', 'rollout: expected a section, found 5'],
     ['rollout: [1]', 'rollout: expected a section, found a list'],
     ['warmstart: { enabled: 1 }', 'warmstart.enabled: expected true or false, found 1'],
-    ['elastic: { policy: eager }', 'elastic.policy: expected one of elastic, colocate, async, found the text "eager"'],
+    [
+      'elastic: { policy: eager }',
+      'elastic.policy: expected one of elastic, qwengyre, colocate, async, found the text "eager"',
+    ],
     ['harness: { timeout: 60 }', 'harness.timeout: expected text, found 60'],
     [
       'harness: { timeout: 60x }',
@@ -208,7 +211,8 @@ describe('a wrong run file is refused', () => {
 
 test('a carry-over that colocate ignores is a warning; executions that queue for a slot are not', () => {
   expect(load(MINIMAL, 'elastic.slotsPerCell=16').warnings).toEqual([])
-  const colocate = load(MINIMAL, 'elastic.policy=colocate')
+  expect(load(MINIMAL, 'elastic.policy=colocate').warnings).toEqual([])
+  const colocate = load(MINIMAL, 'elastic.policy=colocate', 'elastic.carryOver=0.5')
   expect(colocate.warnings).toEqual([expect.stringContaining('carryOver 0.5 is taken as 0')])
   expect(colocate.config.elastic.carryOver).toBe(0)
 })

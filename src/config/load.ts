@@ -10,6 +10,7 @@ import { type Document, isNode, LineCounter, parseDocument, stringify } from 'ya
 import { GyreError } from '../core/errors.ts'
 import { findings } from './checks.ts'
 import { configJsonSchema } from './json-schema.ts'
+import { type FilledRunFile, withLevers } from './levers.ts'
 import { type Problem, problemsOf } from './problems.ts'
 import { absolutePath, type ResolveContext, resolveConfig, type RunConfig, secretOf } from './resolve.ts'
 import { type RunFile, RunFileSchema } from './schema.ts'
@@ -68,7 +69,7 @@ export function parseConfig(text: string, context: ParseContext, overrides: read
   const errors = [...checked.filter((f) => f.severity === 'error'), ...missingSecrets(parsed.data, context.env)]
   if (errors.length > 0) throw failure(errors, where)
 
-  const located = withPaths(parsed.data, context, changes)
+  const located = withPaths(withLevers(parsed.data), context, changes)
   return {
     config: resolveConfig(located, context.env),
     resolvedYaml: stringify(located),
@@ -155,24 +156,47 @@ function keyOffset(document: Document, path: readonly string[]): number | undefi
 }
 
 function missingSecrets(file: RunFile, env: ResolveContext['env']): readonly Problem[] {
-  return Object.entries(file.harness.env).flatMap(([key, value]) =>
+  return secretFields(file).flatMap(({ path, value }) =>
     secretOf(value, env) === undefined
       ? [
           {
             code: 'E_CONFIG_SECRET' as const,
-            path: ['harness', 'env', key],
-            message: `harness.env.${key}: the environment variable ${value.slice(4)} is not set: export it first`,
+            path,
+            message: `${path.join('.')}: the environment variable ${value.slice(4)} is not set: export it first`,
           },
         ]
       : [],
   )
 }
 
+interface TextField {
+  readonly path: readonly string[]
+  readonly value: string
+}
+
+function fieldsOf(path: readonly string[], values: Readonly<Record<string, string>>): readonly TextField[] {
+  return Object.entries(values).map(([key, value]) => ({ path: [...path, key], value }))
+}
+
+/** Every field that may be `env:NAME`. */
+function secretFields(file: RunFile): readonly TextField[] {
+  return [
+    ...fieldsOf(['harness', 'env'], file.harness.env),
+    ...file.elastic.standalone.flatMap(({ apiKey, headers }, index) => {
+      const at = ['elastic', 'standalone', String(index)]
+      return [
+        ...(apiKey === undefined ? [] : [{ path: [...at, 'apiKey'], value: apiKey }]),
+        ...fieldsOf([...at, 'headers'], headers),
+      ]
+    }),
+  ]
+}
+
 function withPaths(
-  file: RunFile,
+  file: FilledRunFile,
   context: ParseContext,
   changes: readonly Override[],
-): RunFile & { readonly name: string } {
+): FilledRunFile & { readonly name: string } {
   const copy = structuredClone(file)
   for (const [section, field] of PATHS) {
     const holder = copy[section] as Record<string, unknown>

@@ -2,6 +2,7 @@
 import { homedir } from 'node:os'
 import { isAbsolute, resolve } from 'node:path'
 import { parseDuration } from '../core/durations.ts'
+import type { FilledRunFile } from './levers.ts'
 import type { RunFile } from './schema.ts'
 import { parseSize } from './sizes.ts'
 
@@ -15,14 +16,19 @@ type DeepReadonly<T> = T extends (infer Item)[]
 /** A run file, ready to use. Paths are absolute; `...Ms` are milliseconds, `...Bytes` bytes. */
 export type RunConfig = DeepReadonly<
   Replace<
-    RunFile,
-    'name' | 'harness' | 'sandbox' | 'rollout' | 'gateway',
+    FilledRunFile,
+    'name' | 'harness' | 'sandbox' | 'rollout' | 'gateway' | 'elastic',
     {
       name: string
       harness: Replace<RunFile['harness'], 'timeout', { timeoutMs: number }>
       sandbox: Replace<RunFile['sandbox'], 'memory' | 'fileSize', { memoryBytes: number; fileBytes: number }>
       rollout: Replace<RunFile['rollout'], 'overallTimeout', { overallTimeoutMs: number }>
       gateway: Replace<RunFile['gateway'], 'bodyLimit' | 'keepAlive', { bodyLimitBytes: number; keepAliveMs: number }>
+      elastic: Replace<
+        FilledRunFile['elastic'],
+        'handoverTimeout' | 'heartbeat' | 'healthTimeout',
+        { handoverMs: number; heartbeatMs: number; healthMs: number }
+      >
       /** `paths.runs` / `name`. */
       runFolder: string
     }
@@ -47,19 +53,31 @@ export function secretOf(value: string, env: ResolveContext['env']): string | un
 }
 
 /** @param file has absolute paths already, and its secrets were checked. */
-export function resolveConfig(file: RunFile & { readonly name: string }, env: ResolveContext['env']): RunConfig {
+export function resolveConfig(file: FilledRunFile & { readonly name: string }, env: ResolveContext['env']): RunConfig {
   const { timeout, ...harness } = file.harness
   const { memory, fileSize, ...sandbox } = file.sandbox
   const { overallTimeout, ...rollout } = file.rollout
   const { bodyLimit, keepAlive, ...gateway } = file.gateway
-  const secrets = Object.entries(harness.env).map(([key, value]) => [key, secretOf(value, env) ?? ''] as const)
+  const { handoverTimeout, heartbeat, healthTimeout, standalone, ...elastic } = file.elastic
+  const revealed = (values: Readonly<Record<string, string>>): Record<string, string> =>
+    Object.fromEntries(Object.entries(values).map(([key, value]) => [key, secretOf(value, env) ?? '']))
   return {
     ...file,
-    harness: { ...harness, env: Object.fromEntries(secrets), timeoutMs: parseDuration(timeout) },
+    harness: { ...harness, env: revealed(harness.env), timeoutMs: parseDuration(timeout) },
     sandbox: { ...sandbox, memoryBytes: parseSize(memory), fileBytes: parseSize(fileSize) },
     rollout: { ...rollout, overallTimeoutMs: parseDuration(overallTimeout) },
     gateway: { ...gateway, bodyLimitBytes: parseSize(bodyLimit), keepAliveMs: parseDuration(keepAlive) },
-    elastic: { ...file.elastic, carryOver: file.elastic.policy === 'colocate' ? 0 : file.elastic.carryOver },
+    elastic: {
+      ...elastic,
+      handoverMs: parseDuration(handoverTimeout),
+      heartbeatMs: parseDuration(heartbeat),
+      healthMs: parseDuration(healthTimeout),
+      standalone: standalone.map(({ apiKey, headers, ...engine }) => ({
+        ...engine,
+        ...(apiKey === undefined ? {} : { apiKey: secretOf(apiKey, env) ?? '' }),
+        headers: revealed(headers),
+      })),
+    },
     runFolder: resolve(file.paths.runs, file.name),
   }
 }

@@ -178,27 +178,90 @@ const training = z
   .describe('How groups become weights.')
   .prefault({})
 
+const standalone = z
+  .strictObject({
+    kind: choice(
+      ['embedded', 'sglang', 'vllm'],
+      'embedded: a process of our own that only rolls out. sglang, vllm: a server you started (docs/engines.md).',
+    ),
+    slots: count(1, 'Executions it serves at once. [executions]').default(8),
+    threads: count(1, 'Engine threads of an embedded one. [threads]').default(1),
+    url: text(
+      'Base URL of a server, such as http://gpu-1:30000. It must see the run folder under the same path.',
+    ).optional(),
+    model: text('Which of its models a vLLM server is to serve. Default: the first.').optional(),
+    apiKey: text('Key of a server; env:NAME reads it from the environment of gyre.').optional(),
+    headers: z
+      .record(z.string(), z.string())
+      .describe('Headers of every request to a server; env:NAME reads a value from the environment of gyre.')
+      .default({}),
+  })
+  .describe('One rollout engine.')
+
 const elastic = z
   .strictObject({
     policy: choice(
-      ['elastic', 'colocate', 'async'],
-      'elastic: cells move between roles as executions end. colocate: all roll out, then all train. async: a fixed split.',
+      ['elastic', 'qwengyre', 'colocate', 'async'],
+      'elastic: cells move between roles as executions end. qwengyre: the same as published, without our levers. colocate: all roll out, then all train. async: a fixed split. It also sets the defaults of the levers (docs/elastic.md).',
     ).default('elastic'),
     cells: count(1, 'K: engines, each a process of its own. Cell 0 is the core. [cells]').default(2),
     slotsPerCell: count(1, 'C_e: executions one cell serves at once. [executions]').default(40),
     threadsPerCell: count(1, 'Engine threads of one cell. [threads]').default(1),
+    trainingCells: count(1, 'Cells that always train under async. [cells]').default(1),
     carryOver: real(
       0,
       64,
-      'phi: groups allowed to stay unfinished at the end of a burst, in steps. Taken as 0 by colocate. [steps]',
-    ).default(0.5),
-    trainingCells: count(1, 'Cells that always train under async. [cells]').default(1),
-    demandAware: toggle('A satellite moves to training only when it has something to claim.').default(true),
+      'phi: groups allowed to stay unfinished at the end of a burst, in steps; where it starts when there is a range. Given alone it is fixed. Taken as 0 by colocate. [steps] Default: by the policy.',
+    ).optional(),
+    carryOverMin: real(
+      0,
+      64,
+      'The least phi that may be chosen at a boundary. [steps] Default: carryOver, or by the policy.',
+    ).optional(),
+    carryOverMax: real(
+      0,
+      64,
+      'The largest phi that may be chosen at a boundary. [steps] Default: carryOver, or by the policy.',
+    ).optional(),
+    maxStaleness: count(
+      0,
+      'Hard bound: no group is trained on more optimizer steps after its dispatch. Lowers carryOverMax where needed. [steps] Default: what carryOverMax allows.',
+    ).optional(),
+    stragglerQuorum: real(
+      0.5,
+      1,
+      'Share of a group that has ended before its last executions may be cut: their work so far is scored. 1 never cuts. Default: by the policy.',
+    ).optional(),
+    stragglerGrace: real(
+      0,
+      16,
+      'Time the last executions of a group get beyond its quorum, as a share of the time the quorum took. Default: by the policy.',
+    ).optional(),
+    overCommit: real(
+      1,
+      8,
+      'Executions admitted per slot at most, while engines are seen idle. 1 never over-commits. Default: by the policy.',
+    ).optional(),
+    demandAware: toggle(
+      'A satellite moves to training only when it has something to claim. Default: by the policy.',
+    ).optional(),
     placement: choice(
       ['latest', 'balanced'],
-      'Where a new execution goes: to the cell that leaves last, or to the one with the fewest.',
-    ).default('balanced'),
+      'Where a new execution goes: to the cell that leaves last, or to the one with the fewest. Default: by the policy.',
+    ).optional(),
+    kvHandover: toggle(
+      'The engines an execution moves to fetch its key-value blocks from the leaving cell instead of computing them again. Default: by the policy.',
+    ).optional(),
+    handoverTimeout: duration('Time of such a hand-over. What has not come by then is computed again.').default('2s'),
+    heartbeat: duration('Between two questions to a cell or a standalone engine whether it is alive.').default('2s'),
+    healthTimeout: duration('Time of an answer to one of them; after that it counts as failed.').default('10s'),
     cellRestarts: count(0, 'Restarts of one cell before the run fails.').default(5),
+    standalone: z
+      .array(standalone)
+      .describe(
+        'Rollout engines beside the cells. They never train, take every published policy version, and are preferred when a cell leaves.',
+      )
+      .default([]),
   })
   .describe('Who does what when.')
   .prefault({})
