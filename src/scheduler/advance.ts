@@ -17,15 +17,20 @@ import {
   restartCell,
   restore,
 } from './failures.ts'
-import { mayAssign } from './staleness.ts'
+import { GUARDS } from './guards.ts'
+import type { Guards } from './guards.ts'
+import {
+  currentEngine,
+  publishStandalone,
+  standaloneFailed,
+  standalonePublished,
+  standaloneRecovered,
+} from './standalone.ts'
 import { assign, claim, closeStep, join, joined, microStepDone, microStepsBuilt, reduced } from './steps.ts'
 import { currentCell, draftOf, failRun } from './tick.ts'
-import type { DraftCell, Guards, Tick } from './tick.ts'
-import { cancelled, checkWaterLevel, enteredTraining } from './transfer.ts'
+import type { DraftCell, Tick } from './tick.ts'
+import { cancelled, checkWaterLevel, enteredTraining, handedOver, rollBack } from './transfer.ts'
 import type { Advanced, Command, SchedulerEvent, SchedulerState } from './types.ts'
-import { waterLevelAllows } from './waterlevel.ts'
-
-const GUARDS: Guards = { waterLevelAllows, mayAssign }
 
 /**
  * One event. The given state is not changed.
@@ -40,7 +45,7 @@ export function advance(state: SchedulerState, event: SchedulerEvent, atMs: numb
 export function advanceWith(guards: Guards, state: SchedulerState, event: SchedulerEvent, atMs: number): Advanced {
   if (state.phase === 'done' || state.phase === 'failed') return { state, commands: [] }
   const commands: Command[] = []
-  const tick: Tick = { state: { ...draftOf(state), nowMs: Math.max(state.nowMs, atMs) }, commands, guards }
+  const tick: Tick = { state: { ...draftOf(state), nowMs: guards.timeOf(state.nowMs, atMs) }, commands, guards }
   apply(tick, event)
   settle(tick)
   return { state: tick.state, commands }
@@ -48,12 +53,17 @@ export function advanceWith(guards: Guards, state: SchedulerState, event: Schedu
 
 type CellEvent = Extract<SchedulerEvent, { readonly cell: number }>
 type ExecutionEvent = Extract<SchedulerEvent, { readonly executionId: ExecutionId }>
+type EngineEvent = Extract<SchedulerEvent, { readonly engine: number }>
 type CoreEvent = Extract<SchedulerEvent, { readonly kind: 'reduced' | 'reduce-failed' | 'optimized' }>
 
 function apply(tick: Tick, event: SchedulerEvent): void {
   if ('cell' in event) {
-    const cell = currentCell(tick.state, event)
+    const cell = currentCell(tick, event)
     if (cell !== undefined) applyToCell(tick, cell, event)
+    return
+  }
+  if ('engine' in event) {
+    applyToEngine(tick, event)
     return
   }
   if ('executionId' in event) {
@@ -62,10 +72,11 @@ function apply(tick: Tick, event: SchedulerEvent): void {
   }
   switch (event.kind) {
     case 'start':
-      if (tick.state.phase === 'idle' && !tick.state.stopping) start(tick)
+      if (tick.guards.isIdle(tick.state) && !tick.state.stopping) start(tick)
       return
     case 'stop':
       tick.state.stopping = true
+      rollBack(tick)
       return
     case 'fatal':
       failRun(tick, event.reason)
@@ -79,11 +90,10 @@ function apply(tick: Tick, event: SchedulerEvent): void {
     case 'micro-steps-built':
       microStepsBuilt(tick, event)
       return
-    case 'tick':
     case 'handed-over':
-    case 'standalone-published':
-    case 'standalone-failed':
-    case 'standalone-recovered':
+      handedOver(tick, event.transferId)
+      return
+    case 'tick':
     case 'load-seen':
       return
     case 'checkpointed':
@@ -95,7 +105,7 @@ function apply(tick: Tick, event: SchedulerEvent): void {
     case 'reduced':
     case 'reduce-failed':
     case 'optimized':
-      if (tick.state.cells[0]?.epoch === event.epoch) applyToCore(tick, event)
+      applyToCore(tick, event)
       return
     default:
       event satisfies never
@@ -130,7 +140,17 @@ function applyToExecution(tick: Tick, event: ExecutionEvent): void {
   }
 }
 
+function applyToEngine(tick: Tick, event: EngineEvent): void {
+  const slot = currentEngine(tick, event)
+  if (slot === undefined) return
+  if (event.kind === 'standalone-failed') standaloneFailed(tick, event.engine, slot)
+  else if (event.kind === 'standalone-published') standalonePublished(tick, slot, event.version)
+  else standaloneRecovered(tick, event.engine, slot, event.version)
+}
+
 function applyToCore(tick: Tick, event: CoreEvent): void {
+  const core = tick.state.cells[0]
+  if (core === undefined || !tick.guards.isOfCore(core, event.epoch)) return
   if (event.kind === 'reduced') reduced(tick)
   else if (event.kind === 'reduce-failed') reduceFailed(tick)
   else optimized(tick)
@@ -148,10 +168,10 @@ function applyToCell(tick: Tick, cell: DraftCell, event: CellEvent): void {
       joinFailed(tick, event.cell, cell, event.step)
       return
     case 'micro-step-done':
-      microStepDone(cell, event.key)
+      microStepDone(tick, cell, event.key)
       return
     case 'published':
-      published(cell, event.version)
+      published(tick, cell, event.version)
       return
     case 'cell-failed':
       failCell(tick, event.cell, cell)
@@ -170,17 +190,19 @@ function applyToCell(tick: Tick, cell: DraftCell, event: CellEvent): void {
   }
 }
 
-function published(cell: DraftCell, version: number): void {
-  if (!cell.publishing) return
+function published(tick: Tick, cell: DraftCell, version: number): void {
+  // A second answer to an earlier publication says nothing about this one.
+  if (!cell.publishing || !tick.guards.isOfVersion(tick.state.policyVersion, version)) return
   cell.publishing = false
   cell.policyVersion = version
   if (cell.phase === 'returning') cell.phase = 'rollout'
 }
 
-const ALWAYS = [restore, admit]
+/** A move is undone only for executions that `admit` found no place for. */
+const ALWAYS = [restore, admit, rollBack]
 /** Claims come before the water level: a satellite moves for what the present members leave. */
 const RUNNING = [...ALWAYS, assign, replaceLost, cutBurst, join, claim, closeStep, checkWaterLevel]
-const PUBLISHING = [...ALWAYS, publish, endBurst]
+const PUBLISHING = [...ALWAYS, publish, publishStandalone, endBurst]
 
 function settle(tick: Tick): void {
   let isMoving = true

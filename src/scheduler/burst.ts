@@ -7,7 +7,7 @@ import { rolloutCapacity, waterLevel } from './waterlevel.ts'
 /** E11, second half. */
 export function optimized(tick: Tick): void {
   const { state } = tick
-  if (state.openStep?.phase !== 'optimizing') return
+  if (state.openStep === undefined || !tick.guards.isOptimizing(state.openStep)) return
   const done = state.groups.filter((g) => g.phase === 'assigned')
   for (const group of done) {
     group.phase = 'trained'
@@ -49,7 +49,7 @@ function beginCheckpoint(tick: Tick): void {
 /** E12 begins once what is to be published can no longer be lost. */
 export function checkpointed(tick: Tick, step: number): void {
   const { state } = tick
-  if (state.phase !== 'checkpointing' || step !== state.step) return
+  if (!tick.guards.isOfCheckpoint(state, step)) return
   state.checkpointStep = step
   state.policyVersion = step
   state.groups = state.groups.filter((g) => g.phase !== 'trained')
@@ -113,13 +113,10 @@ function sendVersion(tick: Tick, index: number, enterRollout: boolean): void {
 /** The last word on a burst: does the core stay, and is there another burst? */
 export function endBurst(tick: Tick): boolean {
   const { state } = tick
-  const isSettled = state.cells.every(
-    (cell) => !cell.publishing && cell.phase !== 'returning' && cell.phase !== 'draining' && cell.phase !== 'entering',
-  )
   // Groups still being created belong to the burst that asked for them.
-  if (!isSettled || state.transfer !== undefined || state.creating > 0) return false
+  if (!tick.guards.isAcked(state) || state.transfer !== undefined || state.creating > 0) return false
   const core = state.cells[0]
-  if (core?.phase === 'training' && !coreStays(state)) {
+  if (core?.phase === 'training' && !coreStays(tick)) {
     sendVersion(tick, 0, true)
     state.prefix = 0
     // A last burst waits for the core: whoever comes after the run finds every cell in rollout.
@@ -141,9 +138,10 @@ export function endBurst(tick: Tick): boolean {
  * E12: the core goes on training when data waits for it and the cells in rollout hold every execution that
  * is unfinished or about to be dispatched: the water level guard, one boundary early.
  */
-function coreStays(state: DraftState): boolean {
+function coreStays(tick: Tick): boolean {
+  const { state } = tick
   if (isLast(state) || state.config.policy === 'colocate') return false
   if (state.config.policy === 'async') return true
-  const unfinished = waterLevel(state) + boundaryCount(state) * state.config.groupSize
+  const unfinished = waterLevel(state) + boundaryCount(tick) * state.config.groupSize
   return state.groups.some((g) => g.phase === 'ready') && unfinished <= rolloutCapacity(state)
 }

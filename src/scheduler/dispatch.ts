@@ -1,7 +1,7 @@
 /** @file The boundary (E1) and what keeps a burst fillable when groups drop out. */
 import type { Draft, DraftState, Tick } from './tick.ts'
 import { failRun } from './tick.ts'
-import { dispatchDepth } from './state.ts'
+import { isUnfinished } from './state.ts'
 import { freshStep } from './steps.ts'
 import type { CreatedGroup, GroupSlot, SchedulerState } from './types.ts'
 import { standaloneCapacity } from './waterlevel.ts'
@@ -12,10 +12,11 @@ export function outstandingGroups(state: SchedulerState): number {
 }
 
 /** Groups the next boundary dispatches: up to the depth, and never more than the remaining steps can consume. */
-export function boundaryCount(state: SchedulerState): number {
+export function boundaryCount({ state, guards }: Tick): number {
   const { config } = state
+  const outstanding = outstandingGroups(state)
   const consumable = (config.totalSteps - state.step) * config.groupsPerStep
-  return Math.max(0, Math.min(dispatchDepth(config), consumable) - outstandingGroups(state))
+  return Math.max(0, Math.min(guards.roomForGroups(state, outstanding), consumable - outstanding))
 }
 
 /** E1. The caller has seen every rolling-out cell take the published version. */
@@ -25,7 +26,7 @@ export function openBurst(tick: Tick): void {
   state.phase = 'running'
   state.burst = { id: state.burst.id + 1, firstStep: state.step, stepsLeft }
   state.openStep = freshStep(state)
-  create(tick, boundaryCount(state))
+  create(tick, boundaryCount(tick))
 }
 
 function create(tick: Tick, count: number): void {
@@ -44,7 +45,7 @@ function create(tick: Tick, count: number): void {
 /** The only place where d grows. */
 export function groupsCreated(tick: Tick, groups: readonly CreatedGroup[]): void {
   const { state } = tick
-  if (state.creating === 0) return
+  if (!tick.guards.isAskedFor(state.creating)) return
   if (groups.length !== state.creating || groups.some((g) => g.executionIds.length !== state.config.groupSize)) {
     failRun(tick, `${groups.length} groups were created where ${state.creating} were asked for`)
     return
@@ -97,9 +98,23 @@ export function replaceLost(tick: Tick): boolean {
   return true
 }
 
-/** True when the open step can never fill and nothing can roll out a replacement: the burst must end early. */
+/**
+ * True when the open step cannot fill any more as things are: nothing can roll out, and no group that waits for its
+ * scores could still complete it. Asked when no ready group may be taken. What failed engines beside the cells hold is
+ * waited for while there is something to train, and under `async`, whose cells never change their role.
+ */
 export function isStuck(state: DraftState): boolean {
-  const { openStep } = state
-  if (openStep === undefined || state.transfer !== undefined || canHost(state)) return false
-  return openStep.groups.length + availableGroups(state) < state.config.groupsPerStep
+  const { openStep, config } = state
+  if (openStep?.phase !== 'open' || state.transfer !== undefined || state.creating > 0) return false
+  if (openStep.groups.length >= config.groupsPerStep || config.policy === 'async' || canHost(state)) return false
+  const isEvaluating = state.groups.some((g) => g.phase === 'running' && g.members.every((m) => !isUnfinished(m)))
+  if (isEvaluating) return false
+  return state.standalone.every((engine) => engine.phase === 'serving') || !isTraining(state)
+}
+
+/** True while members still have micro-steps to compute, or will have. */
+function isTraining({ openStep, cells }: DraftState): boolean {
+  if (openStep === undefined) return false
+  const isBuilding = openStep.groups.some((g) => g.microSteps === undefined)
+  return isBuilding || openStep.queue.length > 0 || cells.some((cell) => cell.claim !== undefined)
 }

@@ -1,6 +1,6 @@
 /** @file Cells that die and come back (E13). */
 import { releasesCells } from './burst.ts'
-import { rehome } from './executions.ts'
+import { rehome } from './routes.ts'
 import { abandonStep, freshStep, redoStep, returnWork } from './steps.ts'
 import { failRun } from './tick.ts'
 import type { DraftCell, DraftState, Tick } from './tick.ts'
@@ -18,9 +18,9 @@ export function failCell(tick: Tick, index: number, cell: DraftCell): void {
   cell.epoch++
   cell.publishing = false
   if (state.transfer?.cell === index) state.transfer = undefined
-  rehome(tick, index)
+  rehome(tick, { kind: 'cell', index })
   // A checkpoint under way decides by its own outcome what the core's death undoes.
-  if (index === 0 && wasTraining && state.phase === 'running') undoSteps(tick)
+  if (tick.guards.mustUndo(state, index, wasTraining)) undoSteps(tick)
   restartCell(tick, index, cell)
 }
 
@@ -28,7 +28,7 @@ export function failCell(tick: Tick, index: number, cell: DraftCell): void {
 export function restartCell(tick: Tick, index: number, cell: DraftCell): void {
   if (cell.phase !== 'failed') return
   const budget = tick.state.config.cellRestarts
-  if (cell.restarts >= budget) {
+  if (!tick.guards.mayRestart(cell.restarts, budget)) {
     failRun(tick, `cell ${index} is gone and was restarted ${cell.restarts} times already: the budget is ${budget}`)
     return
   }
@@ -55,7 +55,7 @@ function undoSteps(tick: Tick): void {
 export function checkpointFailed(tick: Tick, step: number): void {
   const { state } = tick
   const core = state.cells[0]
-  if (state.phase !== 'checkpointing' || step !== state.step || core === undefined) return
+  if (!tick.guards.isOfCheckpoint(state, step) || core === undefined) return
   state.phase = 'running'
   if (core.phase === 'training') failCell(tick, 0, core)
   else undoSteps(tick)
@@ -93,7 +93,7 @@ export function restore(tick: Tick): boolean {
 export function cellRestored(tick: Tick, index: number, cell: DraftCell, version: number): void {
   const { state } = tick
   if (cell.phase !== 'restoring') return
-  if (version !== state.policyVersion) {
+  if (!tick.guards.isOfVersion(state.policyVersion, version)) {
     cell.phase = 'restarted'
     return
   }

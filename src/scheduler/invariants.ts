@@ -2,10 +2,9 @@
  * @file What must hold after every event (scheduler.md 3.3). Pure; used by the property tests and by the live
  * controller. I5 (pinned key-value blocks) and I10 (what a harness sees) concern the forwarding point, I11 is liveness.
  */
-import { isUnfinished } from './executions.ts'
 import { slotsUsed } from './place.ts'
 import { stalenessBound } from './staleness.ts'
-import { dispatchDepth } from './state.ts'
+import { dispatchDepth, isUnfinished } from './state.ts'
 import { allMicroSteps } from './steps.ts'
 import { membersOf } from './tick.ts'
 import type { ExecutionSlot, SchedulerState } from './types.ts'

@@ -1,7 +1,6 @@
 /** @file Which destination an execution gets (E2). Pure. */
-import type { Draft } from './tick.ts'
+import type { DraftExecution, Tick } from './tick.ts'
 import type { Destination, SchedulerState } from './types.ts'
-import { servesRollout } from './waterlevel.ts'
 
 export function sameDestination(a: Destination | undefined, b: Destination | undefined): boolean {
   return a?.kind === b?.kind && a?.index === b?.index
@@ -20,10 +19,8 @@ export function slotsUsed(state: SchedulerState, destination: Destination): numb
  * The destination for one more execution, or undefined when every slot is taken. Standalone engines come first:
  * they never leave. Among cells, later ones leave later. `except` is a cell that is about to leave.
  */
-export function place(state: SchedulerState, except?: number): Destination | undefined {
-  const { config } = state
-  const standalone = config.standaloneSlots.map((slots, index) => ({ kind: 'standalone' as const, index, slots }))
-  return pick(state, standalone) ?? pick(state, servingCells(state, except))
+export function place(tick: Tick, except?: number): Destination | undefined {
+  return pick(tick, servingEngines(tick)) ?? pick(tick, servingCells(tick, except))
 }
 
 interface Candidate {
@@ -32,19 +29,27 @@ interface Candidate {
   readonly slots: number
 }
 
-function servingCells(state: SchedulerState, except: number | undefined): Candidate[] {
+function servingEngines({ state, guards }: Tick): Candidate[] {
+  return state.standalone.flatMap((engine, index) => {
+    const slots = state.config.standaloneSlots[index]
+    return slots !== undefined && guards.engineServes(engine) ? [{ kind: 'standalone', index, slots }] : []
+  })
+}
+
+function servingCells({ state, guards }: Tick, except: number | undefined): Candidate[] {
   const slots = state.config.cellSlots
   return state.cells
     .map((_, index) => ({ kind: 'cell' as const, index, slots }))
-    .filter(({ index }) => index !== except && servesRollout(state, index))
+    .filter(({ index }) => index !== except && guards.mayServe(state, index))
     .toReversed()
 }
 
 /** @param candidates in order of preference. */
-function pick(state: SchedulerState, candidates: readonly Candidate[]): Destination | undefined {
+function pick({ state, guards }: Tick, candidates: readonly Candidate[]): Destination | undefined {
   const open = candidates
-    .map((c) => ({ kind: c.kind, index: c.index, load: slotsUsed(state, c) / c.slots }))
-    .filter((c) => c.load < 1)
+    .map((c) => ({ ...c, used: slotsUsed(state, c) }))
+    .filter((c) => guards.hasRoom(c.used, c.slots))
+    .map((c) => ({ kind: c.kind, index: c.index, load: c.used / c.slots }))
   const first = open[0]
   if (first === undefined) return undefined
   const chosen =
@@ -53,10 +58,7 @@ function pick(state: SchedulerState, candidates: readonly Candidate[]): Destinat
 }
 
 /** Gives `member` a slot of `destination`, or none; its route changes with it. */
-export function reroute(
-  member: Draft<SchedulerState>['groups'][number]['members'][number],
-  destination: Destination | undefined,
-): void {
+export function reroute(tick: Tick, member: DraftExecution, destination: Destination | undefined): void {
   member.destination = destination
-  member.routeEpoch++
+  member.routeEpoch = tick.guards.nextRouteEpoch(member.routeEpoch)
 }

@@ -1,8 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { advance, advanceWith } from './advance.ts'
+import { GUARDS } from './guards.ts'
 import { checkInvariants } from './invariants.ts'
-import { mayAssign } from './staleness.ts'
 import { initialState } from './state.ts'
 import { withLeversOff } from '../../test/support/scheduler-config.ts'
 import type { LeverlessConfig } from '../../test/support/scheduler-config.ts'
@@ -124,7 +124,7 @@ describe('the invariants notice a broken guard', () => {
     executionAttempts: 9,
   })
   test('a water level off by one cell', () => {
-    const guards = { waterLevelAllows: offByOneCell, mayAssign }
+    const guards = { ...GUARDS, waterLevelAllows: offByOneCell }
     // The all-or-nothing reservation refuses most of these moves too; attempts that lost their cell slip past it.
     const config = { ...base, cells: 2, cellSlots: 4, groupSize: 4, groupsPerStep: 1, carryOver: 0, totalSteps: 12 }
     expect(firstViolation(config, 16, (state, event, atMs) => advanceWith(guards, state, event, atMs))).toMatch(
@@ -133,7 +133,7 @@ describe('the invariants notice a broken guard', () => {
   })
 
   test('groups taken without regard to staleness', () => {
-    const guards = { waterLevelAllows, mayAssign: () => true }
+    const guards = { ...GUARDS, mayAssign: () => true }
     expect(firstViolation(base, 0, (state, event, atMs) => advanceWith(guards, state, event, atMs))).toMatch(/I8/)
   })
 })

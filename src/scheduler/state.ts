@@ -103,6 +103,13 @@ function freshCell(policyVersion: number, epoch: number): CellSlot {
   }
 }
 
+const UNFINISHED: ReadonlySet<string> = new Set(['queued', 'running', 'held', 'retrying'])
+
+/** True until its harness has ended: it counts in the water level. */
+export function isUnfinished(member: ExecutionSlot): boolean {
+  return UNFINISHED.has(member.phase)
+}
+
 export function isResolved(member: ExecutionSlot): boolean {
   return member.phase === 'scored' || member.phase === 'excluded'
 }

@@ -12,7 +12,7 @@ export function freshStep(state: DraftState): DraftStep {
 export function assign(tick: Tick): boolean {
   const { state } = tick
   const step = state.openStep
-  if (step === undefined || step.groups.length >= state.config.groupsPerStep) return false
+  if (step === undefined || !tick.guards.mayTake(state, step)) return false
   const ready = state.groups
     .filter((g) => g.phase === 'ready')
     .sort((a, b) => (a.readyOrder ?? 0) - (b.readyOrder ?? 0))
@@ -29,7 +29,7 @@ export function microStepsBuilt(
   event: { readonly groupId: GroupId; readonly step: number; readonly attempt: number; readonly count: number },
 ): void {
   const step = tick.state.openStep
-  if (step?.index !== event.step || step.attempt !== event.attempt) return
+  if (step === undefined || !tick.guards.isOfStep(step, event.step, event.attempt)) return
   const group = step.groups.find((g) => g.groupId === event.groupId)
   if (group === undefined || group.microSteps !== undefined) return
   group.microSteps = event.count
@@ -49,11 +49,11 @@ export function allMicroSteps(step: StepSlot): MicroStepId[] {
 export function join(tick: Tick): boolean {
   const { state } = tick
   const step = state.openStep
-  if (step?.phase !== 'open') return false
+  if (step === undefined || !tick.guards.mayJoin(step)) return false
   const joiners = state.cells
     .map((cell, index) => ({ cell, index }))
     .filter(({ cell }) => cell.phase === 'training' && !cell.joined && !cell.joining)
-    .filter(({ index }) => index === 0 || state.cells[0]?.joined === true)
+    .filter(({ index }) => index === 0 || tick.guards.coreIsIn(state.cells[0]))
   for (const { cell, index } of joiners) {
     cell.joining = true
     tick.commands.push({ kind: 'join-step', cell: index, epoch: cell.epoch, step: step.index })
@@ -76,7 +76,7 @@ export function claim(tick: Tick): boolean {
   if (step?.phase !== 'open') return false
   let claimed = false
   for (const [index, cell] of state.cells.entries()) {
-    if (!cell.joined || cell.claim !== undefined) continue
+    if (!tick.guards.mayClaim(cell)) continue
     const next = step.queue.shift()
     if (next === undefined) break
     cell.claim = { ...next, key: `${step.index}.${step.attempt}.${nextSerial(state)}` }
@@ -93,8 +93,8 @@ export function claim(tick: Tick): boolean {
   return claimed
 }
 
-export function microStepDone(cell: DraftCell, key: string): void {
-  if (cell.claim?.key !== key) return
+export function microStepDone(tick: Tick, cell: DraftCell, key: string): void {
+  if (cell.claim === undefined || !tick.guards.isOfClaim(cell, key)) return
   cell.accumulated.push({ groupId: cell.claim.groupId, index: cell.claim.index })
   cell.claim = undefined
 }
@@ -103,7 +103,7 @@ export function microStepDone(cell: DraftCell, key: string): void {
 export function returnWork(tick: Tick, cell: DraftCell): void {
   const step = tick.state.openStep
   // While the core reduces, the outcome decides: its gradient may already be in.
-  if (step?.phase === 'open') {
+  if (step !== undefined && tick.guards.returnsWork(step)) {
     const { claim: lost, accumulated } = cell
     const claimed = lost === undefined ? [] : [{ groupId: lost.groupId, index: lost.index }]
     step.queue.unshift(...accumulated, ...claimed)
@@ -124,13 +124,7 @@ export function closeStep(tick: Tick): boolean {
   const { state } = tick
   const step = state.openStep
   const core = state.cells[0]
-  if (step?.phase !== 'open' || core?.joined !== true) return false
-  const isComplete =
-    step.groups.length === state.config.groupsPerStep &&
-    step.queue.length === 0 &&
-    step.groups.every((g) => g.microSteps !== undefined) &&
-    state.cells.every((cell) => cell.claim === undefined)
-  if (!isComplete) return false
+  if (step?.phase !== 'open' || core?.joined !== true || !tick.guards.isComplete(state, step)) return false
   const from = state.cells.flatMap((cell, index) => (index > 0 && cell.accumulated.length > 0 ? [index] : []))
   if (from.length === 0) {
     optimize(tick)
@@ -142,7 +136,8 @@ export function closeStep(tick: Tick): boolean {
 }
 
 export function reduced(tick: Tick): void {
-  if (tick.state.openStep?.phase === 'reducing') optimize(tick)
+  const step = tick.state.openStep
+  if (step !== undefined && tick.guards.isReducing(step)) optimize(tick)
 }
 
 function optimize(tick: Tick): void {
@@ -163,7 +158,7 @@ function optimize(tick: Tick): void {
 /** The core's accumulator may hold part of a lost gradient: every micro-step is done again. */
 export function redoStep(tick: Tick): void {
   const step = tick.state.openStep
-  if (step?.phase !== 'reducing') return
+  if (step === undefined || !tick.guards.isReducing(step)) return
   step.phase = 'open'
   step.attempt = nextSerial(tick.state)
   step.queue = allMicroSteps(step)

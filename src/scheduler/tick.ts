@@ -1,8 +1,7 @@
 /** @file What every rule works on: a private copy of the state, and the commands collected so far. */
 import type { ExecutionId } from '../core/ids.ts'
-import type { mayAssign } from './staleness.ts'
+import type { Guards } from './guards.ts'
 import type { CellSlot, Command, ExecutionSlot, GroupSlot, SchedulerState, StepSlot } from './types.ts'
-import type { waterLevelAllows } from './waterlevel.ts'
 
 /** The same data, writable. */
 export type Draft<T> = T extends string | number | boolean | undefined
@@ -17,15 +16,10 @@ export type DraftGroup = Draft<GroupSlot>
 export type DraftExecution = Draft<ExecutionSlot>
 export type DraftStep = Draft<StepSlot>
 
-/** The safety rules, as values, so that a test can break one and see the invariants catch it. */
-export interface Guards {
-  readonly waterLevelAllows: typeof waterLevelAllows
-  readonly mayAssign: typeof mayAssign
-}
-
 export interface Tick {
   readonly state: DraftState
   readonly commands: Command[]
+  /** The safety rules, as values, so that a test can break one. */
   readonly guards: Guards
 }
 
@@ -70,11 +64,11 @@ export function findExecution(
 
 /** The cell an event speaks about, unless the event is of an older epoch. */
 export function currentCell(
-  state: DraftState,
+  { state, guards }: Tick,
   event: { readonly cell: number; readonly epoch: number },
 ): DraftCell | undefined {
   const cell = state.cells[event.cell]
-  return cell?.epoch === event.epoch ? cell : undefined
+  return cell !== undefined && guards.isOfCell(cell, event.epoch) ? cell : undefined
 }
 
 /** Ends the run as failed. Idempotent. */

@@ -164,13 +164,16 @@ export interface BurstSlot {
 export interface TransferSlot {
   readonly id: number
   readonly cell: number
+  /** It may be undone until its cell enters training. */
   readonly phase: 'handing-over' | 'cancelling' | 'entering'
+  /** Live executions re-routed away from the cell. */
+  readonly moved: number
 }
 
 /** A rollout engine beside the cells: it never trains, and takes every published version. */
 export interface StandaloneSlot {
   readonly phase: 'serving' | 'failed'
-  /** Fencing token, +1 on every failure. */
+  /** Fencing token, +1 on every failure, and when it came back with a version that is not the published one. */
   readonly epoch: number
   readonly policyVersion: number
   /** It was told to take a newer policy version and has not answered. */

@@ -13,14 +13,17 @@ export function servesRollout(state: Pick<SchedulerState, 'cells' | 'config'>, i
 }
 
 /** C_R(t) = Cs + Ce x cells in rollout. [executions] */
-export function rolloutCapacity(state: Pick<SchedulerState, 'cells' | 'config'>): number {
+export function rolloutCapacity(state: Pick<SchedulerState, 'cells' | 'config' | 'standalone'>): number {
   const serving = state.cells.filter((_, index) => servesRollout(state, index)).length
   return standaloneCapacity(state) + serving * state.config.cellSlots
 }
 
-/** Cs. [executions] */
-export function standaloneCapacity(state: Pick<SchedulerState, 'config'>): number {
-  return state.config.standaloneSlots.reduce((sum, slots) => sum + slots, 0)
+/** Cs: slots of the standalone engines that serve now. [executions] */
+export function standaloneCapacity(state: Pick<SchedulerState, 'config' | 'standalone'>): number {
+  return state.config.standaloneSlots.reduce(
+    (sum, slots, index) => (state.standalone[index]?.phase === 'serving' ? sum + slots : sum),
+    0,
+  )
 }
 
 /** The water level guard: what stays in rollout can hold everything unfinished. */

@@ -153,6 +153,15 @@ export class TestWorld {
       case 'cancel-in-flight':
         this.#later(() => [{ kind: 'cancelled', transferId: command.transferId }])
         return
+      case 'hand-over':
+        this.#later(() => [{ kind: 'handed-over', transferId: command.transferId }])
+        return
+      case 'publish-standalone':
+        this.#later(() => [{ ...command, kind: 'standalone-published' }])
+        return
+      case 'recover-standalone':
+        this.#later(() => [{ ...command, kind: 'standalone-recovered' }])
+        return
       case 'build-micro-steps':
         this.#later(() => [
           { ...command, kind: 'micro-steps-built', count: this.#microSteps.get(command.groupId) ?? 0 },
@@ -175,9 +184,6 @@ export class TestWorld {
         return
       case 'cut-execution':
       case 'wake':
-      case 'hand-over':
-      case 'publish-standalone':
-      case 'recover-standalone':
       case 'set-routes':
       case 'step-done':
       case 'steps-undone':
