@@ -7,11 +7,12 @@ import type { RecordSink } from './forwarding.ts'
 export type ExecutionOutcome =
   | 'finished'
   | 'harness-timeout'
+  /** Ended early because its group went on without it; scored like a timeout. */
+  | 'cut'
   | 'harness-failed'
   | 'overall-timeout'
   | 'evaluation-failed'
   | 'infrastructure-failed'
-  | 'nothing-to-evaluate'
   | 'interrupted'
 
 export type ExecutionState = 'queued' | 'running' | 'evaluating' | 'scored' | 'excluded'

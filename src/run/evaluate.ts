@@ -41,7 +41,7 @@ export async function evaluate(
       free[slot] = (free[slot] ?? 0) - 1
       deps.forwarding.setRoutes([{ executionId, engineId: plan.destinations[slot]?.engineId, routeEpoch: 0 }])
       plan.onStarted?.(executionId)
-      const report = await runExecution(deps, executionId, task, seed, () => undefined, stop)
+      const report = await runExecution(deps, { executionId, task, seed, stop })
       free[slot] = (free[slot] ?? 0) + 1
       reports.push(report)
       plan.onDone?.(executionId, task, report)

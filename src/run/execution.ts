@@ -52,20 +52,23 @@ export interface ExecutionReport {
   readonly harnessErrors: number
 }
 
-/** Told when the harness has ended, its slot is free, and its work goes to the scorer. Not called for a failure. */
-export type OnTerminated = () => void
+export interface ExecutionOrder {
+  readonly executionId: ExecutionId
+  readonly task: Task
+  /** Of what the policy samples: the same for every attempt of one member. */
+  readonly seed: number
+  /** The harness has ended, its slot is free, and its work goes to the scorer. Not called for a failure. */
+  readonly onTerminated?: () => void
+  /** The run ends: nothing is scored. */
+  readonly stop: AbortSignal
+  /** Ends the harness as its timeout would; what it left behind is scored. Ignored once it has ended. */
+  readonly cut?: AbortSignal
+}
 
 /** Runs one attempt to its end. Never throws: what went wrong is in the report. */
-export async function runExecution(
-  deps: ExecutionDeps,
-  executionId: ExecutionId,
-  task: Task,
-  seed: number,
-  onTerminated: OnTerminated,
-  stop: AbortSignal,
-): Promise<ExecutionReport> {
+export async function runExecution(deps: ExecutionDeps, order: ExecutionOrder): Promise<ExecutionReport> {
+  const { executionId, task } = order
   const overall = AbortSignal.timeout(deps.settings.overallTimeoutMs)
-  const signal = AbortSignal.any([stop, overall])
   const folder = deps.executionFolder(executionId)
   let sandbox: SandboxInstance
   try {
@@ -81,8 +84,8 @@ export async function runExecution(
     return failed('infrastructure-failed', error, 'E_SANDBOX_CREATE', 'sandbox')
   }
   try {
-    const attempt = { executionId, task, seed, sandbox, folder, onTerminated }
-    const report = await runInSandbox(deps, attempt, stop, overall, signal)
+    const attempt = { ...order, sandbox, folder, overall }
+    const report = await runInSandbox(deps, attempt)
     await keepWorkspace(deps.settings.keepWorkspace, attempt, report)
     return report
   } finally {
@@ -102,23 +105,16 @@ async function keepWorkspace(
   await copy.catch(() => undefined)
 }
 
-interface Attempt {
-  readonly executionId: ExecutionId
-  readonly task: Task
-  readonly seed: number
+interface Attempt extends ExecutionOrder {
   readonly sandbox: SandboxInstance
   readonly folder: string
-  readonly onTerminated: OnTerminated
+  /** Launch to score took too long. */
+  readonly overall: AbortSignal
 }
 
-async function runInSandbox(
-  deps: ExecutionDeps,
-  attempt: Attempt,
-  stop: AbortSignal,
-  overall: AbortSignal,
-  signal: AbortSignal,
-): Promise<ExecutionReport> {
+async function runInSandbox(deps: ExecutionDeps, attempt: Attempt): Promise<ExecutionReport> {
   const { settings } = deps
+  const { stop, cut, overall } = attempt
   const endpoint = deps.forwarding.openExecution(openSpec(settings, attempt))
   let end: ProcessEnd | undefined
   let launchError: unknown
@@ -137,11 +133,13 @@ async function runInSandbox(
         timeoutMs: Math.min(attempt.task.agentTimeoutMs, settings.harnessTimeoutMs),
         logFolder: attempt.folder,
       },
-      signal,
+      AbortSignal.any([stop, overall, ...(cut === undefined ? [] : [cut])]),
     )
   } catch (error) {
     launchError = error
   }
+  // One that comes from here on finds nothing left to cut.
+  const wasCut = cut?.aborted === true
   const calls = await deps.forwarding.closeExecution(attempt.executionId)
   const counts = {
     modelCalls: calls.modelCalls,
@@ -157,10 +155,19 @@ async function runInSandbox(
   if (end === undefined) {
     return { ...failed('infrastructure-failed', launchError, 'E_HARNESS_LAUNCH', 'harness'), ...counts }
   }
-  if (calls.modelCalls === 0) return { ...neverCalled(deps, end, attempt), ...counts }
-  const outcome = end.timedOut ? 'harness-timeout' : end.exitCode === 0 ? 'finished' : 'harness-failed'
-  attempt.onTerminated()
-  return { ...(await scored(deps, attempt, outcome, overall, stop)), ...counts }
+  if (calls.modelCalls === 0) {
+    return {
+      ...(wasCut ? failed('cut', cutError(), 'E_HARNESS_CUT', 'harness') : neverCalled(deps, end, attempt)),
+      ...counts,
+    }
+  }
+  attempt.onTerminated?.()
+  return { ...(await scored(deps, attempt, wasCut ? 'cut' : outcomeOf(end))), ...counts }
+}
+
+function outcomeOf(end: ProcessEnd): ExecutionOutcome {
+  if (end.timedOut) return 'harness-timeout'
+  return end.exitCode === 0 ? 'finished' : 'harness-failed'
 }
 
 function openSpec(settings: ExecutionSettings, attempt: Attempt): OpenExecution {
@@ -183,9 +190,8 @@ async function scored(
   deps: ExecutionDeps,
   attempt: Attempt,
   outcome: ExecutionOutcome,
-  overall: AbortSignal,
-  stop: AbortSignal,
 ): Promise<Omit<ExecutionReport, 'modelCalls' | 'sampledTokens' | 'harnessErrors'>> {
+  const { overall, stop } = attempt
   const signal = AbortSignal.any([overall, stop])
   let last: unknown
   for (let tries = 0; tries <= deps.settings.evaluationRetries; tries++) {
@@ -215,6 +221,13 @@ function neverCalled(deps: ExecutionDeps, end: ProcessEnd, attempt: Attempt): Re
     { boundary: 'harness', code: crashed ? 'E_HARNESS_CRASHED' : 'E_HARNESS_NO_CALLS' },
   )
   return failed('harness-failed', error, 'E_HARNESS_NO_CALLS', 'harness')
+}
+
+function cutError(): GyreError {
+  return new GyreError('the execution was cut before its first model call, so there is nothing to score', {
+    boundary: 'harness',
+    code: 'E_HARNESS_CUT',
+  })
 }
 
 function overallError(settings: ExecutionSettings): GyreError {

@@ -19,7 +19,7 @@ export class FailureWatch {
       this.#everCalled = true
       return undefined
     }
-    if (this.#everCalled || report.error === undefined) return undefined
+    if (this.#everCalled || report.error === undefined || report.outcome === 'cut') return undefined
     this.#silent++
     return this.#silent < SILENT_LIMIT ? undefined : report.error
   }

@@ -54,6 +54,8 @@ export class TrainingWork implements RunWork {
   readonly #deps: WorkDeps
   readonly #stop = new AbortController()
   readonly #running = new Set<Promise<void>>()
+  /** Executions whose harness may still be ended early. */
+  readonly #cuts = new Map<ExecutionId, AbortController>()
   readonly #watch: FailureWatch
   readonly #observer = new StepObserver()
   /** Done, and not yet part of a checkpoint. */
@@ -103,8 +105,8 @@ export class TrainingWork implements RunWork {
     void life.finally(() => this.#running.delete(life))
   }
 
-  cutExecution(_executionId: ExecutionId): void {
-    // Filled in with the straggler cut.
+  cutExecution(executionId: ExecutionId): void {
+    this.#cuts.get(executionId)?.abort(new Error('the execution was cut'))
   }
 
   async #live(executionId: ExecutionId): Promise<void> {
@@ -115,12 +117,22 @@ export class TrainingWork implements RunWork {
     if (task === undefined) throw new Error(`its task ${group?.taskName ?? '?'} is not in the task set any more`)
     const started: ExecutionRow = { ...row, state: 'running', startedAtMs: clock.now() }
     store.putExecution(started)
-    const seed = hashSeed('execution', settings.seed, executionId)
-    const onTerminated = (): void => {
-      store.putExecution({ ...started, state: 'evaluating' })
-      this.#controller?.executionEnded(executionId)
-    }
-    const report = await runExecution(this.#deps.execution, executionId, task, seed, onTerminated, this.#stop.signal)
+    const cut = new AbortController()
+    this.#cuts.set(executionId, cut)
+    const report = await runExecution(this.#deps.execution, {
+      executionId,
+      task,
+      // Not by the attempt: what runs again after an interruption samples the same tokens from the same weights, so
+      // that what is trained on does not depend on who was killed when.
+      seed: hashSeed('execution', settings.seed, row.groupId, row.member),
+      onTerminated: () => {
+        this.#cuts.delete(executionId)
+        store.putExecution({ ...started, state: 'evaluating' })
+        this.#controller?.executionEnded(executionId)
+      },
+      stop: this.#stop.signal,
+      cut: cut.signal,
+    }).finally(() => this.#cuts.delete(executionId))
     this.#settle(started, report)
   }
 
@@ -176,7 +188,7 @@ export class TrainingWork implements RunWork {
     const tree = ExecutionTree.fromRecords(row.executionId, store.calls(row.executionId))
     const { trajectories, leaves } = admit(tree, {
       jMax: settings.jMax,
-      rng: seededRng(hashSeed('admission', settings.seed, row.executionId)),
+      rng: seededRng(hashSeed('admission', settings.seed, row.groupId, row.member)),
       maxTokens: settings.maxTrajectoryTokens,
     })
     return { member: { executionId: row.executionId, reward: row.reward, trajectories }, leaves }

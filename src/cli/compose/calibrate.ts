@@ -80,11 +80,7 @@ export async function calibrate(deps: CalibrateDeps, stop: AbortSignal): Promise
         // The probe's tokenizer knows bytes only, so a turn takes many tokens.
         settings: { ...deps.settings, contextWindow: 1 << 20, maxOutputTokens: 1 << 13, maxCalls: 0 },
       },
-      id,
-      task,
-      0,
-      () => undefined,
-      stop,
+      { executionId: id, task, seed: 0, stop },
     )
     if (report.error !== undefined) throw report.error
     if (report.score?.reward !== 1) {
