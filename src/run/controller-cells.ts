@@ -1,19 +1,20 @@
 /** @file Commands of the scheduler that go to a cell: which verbs, in which order, and what a failure means. */
-import { GyreError, errorText, invariant } from '../core/errors.ts'
+import type { Clock } from '../core/clock.ts'
+import { errorText, hasCode, invariant } from '../core/errors.ts'
 import type { GroupId } from '../core/ids.ts'
 import type { Cell, CellSupervisor } from '../ports/cell.ts'
-import type { Command, SchedulerEvent } from '../scheduler/types.ts'
+import type { SchedulerEvent } from '../scheduler/types.ts'
 import type { ForwardBackwardResult, MicroBatch } from '../training/batch.ts'
-import type { ControllerDeadlines, RunWork } from './controller-types.ts'
+import { MicroStepPace } from './controller-pace.ts'
+import type { CommandOf, ControllerDeadlines, RunWork } from './controller-types.ts'
 import type { Waits } from './controller-waits.ts'
 
 /** A death is usually noticed by its owner first; a peer that only felt it waits so long before it reports. [ms] */
 const PEER_GRACE_MS = 250
 const REDUCE_ATTEMPTS = 3
 
-export type CellVerb = Extract<
-  Command,
-  { readonly kind: 'enter-training' | 'join-step' | 'train' | 'reduce' | 'optimize' | 'publish' | 'restore-cell' }
+export type CellVerb = CommandOf<
+  'enter-training' | 'join-step' | 'train' | 'reduce' | 'optimize' | 'publish' | 'restore-cell'
 >
 
 /** What the controller learns beside the event. */
@@ -21,21 +22,26 @@ export interface CellReports {
   trained(groupId: GroupId, index: number, batch: MicroBatch, result: ForwardBackwardResult): void
   optimized(gradientNorm: number): void
   failed(cell: number, reason: string): void
+  /** Its micro-step is far beyond the usual time. */
+  slow(cell: number, waitedMs: number, usualMs: number): void
 }
 
 export class CellCommands {
   readonly #supervisor: CellSupervisor
   readonly #deadlines: ControllerDeadlines
+  readonly #clock: Clock
   readonly #waits: Waits
   readonly #work: RunWork
   readonly #reports: CellReports
   readonly #batchOf: (groupId: GroupId, index: number) => MicroBatch
   readonly #folderOf: (policyVersion: number) => string
+  readonly #pace = new MicroStepPace()
   #reduceFailures = 0
 
   constructor(options: {
     readonly supervisor: CellSupervisor
     readonly deadlines: ControllerDeadlines
+    readonly clock: Clock
     readonly waits: Waits
     readonly work: RunWork
     readonly reports: CellReports
@@ -44,6 +50,7 @@ export class CellCommands {
   }) {
     this.#supervisor = options.supervisor
     this.#deadlines = options.deadlines
+    this.#clock = options.clock
     this.#waits = options.waits
     this.#work = options.work
     this.#reports = options.reports
@@ -113,7 +120,7 @@ export class CellCommands {
     }
   }
 
-  async #join(command: Extract<CellVerb, { readonly kind: 'join-step' }>): Promise<SchedulerEvent> {
+  async #join(command: CommandOf<'join-step'>): Promise<SchedulerEvent> {
     const { epoch, step } = command
     const cell = this.cell(command.cell)
     if (command.cell !== 0) {
@@ -124,24 +131,41 @@ export class CellCommands {
     return { ...command, kind: 'joined' }
   }
 
-  async #train(command: Extract<CellVerb, { readonly kind: 'train' }>): Promise<SchedulerEvent> {
+  async #train(command: CommandOf<'train'>): Promise<SchedulerEvent> {
     const { claim, epoch } = command
     const batch = this.#batchOf(claim.groupId, claim.index)
+    const sinceMs = this.#clock.now()
     const training = this.cell(command.cell).forwardBackward(epoch, claim.key, batch, this.#work.objective())
-    const result = await this.#within('trainMs', training, `micro-step ${claim.key} on cell ${command.cell}`)
+    const result = await this.#withPatience(command, batch.tokenIds.length, training)
+    this.#pace.saw(batch.tokenIds.length, this.#clock.now() - sinceMs)
     this.#reports.trained(claim.groupId, claim.index, batch, result)
     return { kind: 'micro-step-done', cell: command.cell, epoch, key: claim.key }
   }
 
-  async #reduce(command: Extract<CellVerb, { readonly kind: 'reduce' }>): Promise<SchedulerEvent> {
+  /** A satellite that is far slower than usual fails. The core has no deputy: it is only told of, up to the deadline. */
+  async #withPatience<T>(command: CommandOf<'train'>, tokens: number, training: Promise<T>): Promise<T> {
+    const { trainMs } = this.#deadlines
+    const what = `micro-step ${command.claim.key} on cell ${command.cell}`
+    const patienceMs = this.#pace.patienceMs(tokens, trainMs)
+    try {
+      return await this.#waits.within(training, patienceMs, what)
+    } catch (error) {
+      if (!hasCode(error, 'E_CELL_TIMEOUT') || patienceMs >= trainMs) throw error
+      this.#reports.slow(command.cell, patienceMs, this.#pace.usualMs(tokens) ?? 0)
+      if (command.cell !== 0) throw error
+      return this.#waits.within(training, trainMs - patienceMs, what)
+    }
+  }
+
+  async #reduce(command: CommandOf<'reduce'>): Promise<SchedulerEvent> {
     const addresses = command.from.map((index) => this.cell(index).address)
     const reducing = this.cell(0).reduceGradients(command.epoch, addresses)
     await this.#within('reduceMs', reducing, `gathering gradients of cells ${command.from.join(', ')}`)
     this.#reduceFailures = 0
-    return { kind: 'reduced', epoch: command.epoch }
+    return { kind: 'reduced', epoch: command.epoch, step: command.step }
   }
 
-  async #optimize(command: Extract<CellVerb, { readonly kind: 'optimize' }>): Promise<SchedulerEvent> {
+  async #optimize(command: CommandOf<'optimize'>): Promise<SchedulerEvent> {
     const { epoch, key, step } = command
     if (command.empty) {
       this.#reports.optimized(0)
@@ -150,10 +174,10 @@ export class CellCommands {
       const { gradientNorm } = await this.#within('optimizeMs', stepping, `optimizer step ${step + 1}`)
       this.#reports.optimized(gradientNorm)
     }
-    return { kind: 'optimized', epoch }
+    return { kind: 'optimized', epoch, step }
   }
 
-  async #publish(command: Extract<CellVerb, { readonly kind: 'publish' }>): Promise<SchedulerEvent> {
+  async #publish(command: CommandOf<'publish'>): Promise<SchedulerEvent> {
     const { cell: index, epoch, version } = command
     const cell = this.cell(index)
     if (index !== 0) {
@@ -174,7 +198,7 @@ export class CellCommands {
   /** A failed verb means its cell failed, except where a peer is as likely to be the cause. */
   async #explain(command: CellVerb, error: unknown): Promise<SchedulerEvent> {
     const index = 'cell' in command ? command.cell : 0
-    const isTimeout = error instanceof GyreError && error.code === 'E_CELL_TIMEOUT'
+    const isTimeout = hasCode(error, 'E_CELL_TIMEOUT')
     if (command.kind === 'join-step' && index !== 0 && !isTimeout) {
       await this.#waits.pause(PEER_GRACE_MS)
       this.#reports.failed(index, errorText(error))
@@ -183,7 +207,7 @@ export class CellCommands {
     if (command.kind === 'reduce' && !isTimeout && ++this.#reduceFailures < REDUCE_ATTEMPTS) {
       await this.#waits.pause(PEER_GRACE_MS)
       this.#reports.failed(0, errorText(error))
-      return { kind: 'reduce-failed', epoch: command.epoch }
+      return { kind: 'reduce-failed', epoch: command.epoch, step: command.step }
     }
     this.#reduceFailures = 0
     this.#reports.failed(index, errorText(error))

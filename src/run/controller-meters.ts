@@ -69,15 +69,30 @@ export class StepMeter {
   #gatherMs: number | undefined
   #optimizeMs: number | undefined
   #gradientNorm = 0
+  #carryOver = 0
+  #slotLoadMax = 0
+  #executionsCut = 0
+  #tokensHandedOver = 0
 
   constructor(nowMs: number) {
     this.#beganMs = nowMs
+  }
+
+  observe(state: SchedulerState): void {
+    this.#carryOver = state.carryOver
+    const capacity = rolloutCapacity(state)
+    if (capacity > 0) this.#slotLoadMax = Math.max(this.#slotLoadMax, (state.started - state.terminated) / capacity)
+  }
+
+  handedOver(tokens: number): void {
+    this.#tokensHandedOver += tokens
   }
 
   command(command: Command, nowMs: number): void {
     if (command.kind === 'train') this.#firstClaimMs ??= nowMs
     if (command.kind === 'reduce') this.#gatherMs = nowMs
     if (command.kind === 'optimize') this.#optimizeMs = nowMs
+    if (command.kind === 'cut-execution') this.#executionsCut++
     // A group that is cut again starts over; so does a step that was undone.
     if (command.kind === 'build-micro-steps') this.#forget(command.groupId)
     if (command.kind === 'steps-undone') this.#reset(nowMs)
@@ -113,7 +128,14 @@ export class StepMeter {
       train_ms: gatherAt - (this.#firstClaimMs ?? gatherAt),
       reduce_ms: optimizeAt - gatherAt,
       optimize_ms: nowMs - optimizeAt,
+      carry_over: this.#carryOver,
+      executions_cut: this.#executionsCut,
+      handed_over_tokens: this.#tokensHandedOver,
+      slot_load_max: this.#slotLoadMax,
     }
+    this.#executionsCut = 0
+    this.#tokensHandedOver = 0
+    this.#slotLoadMax = 0
     this.#reset(nowMs)
     return metrics
   }
@@ -143,6 +165,7 @@ export function snapshotOf(state: SchedulerState): ControllerSnapshot {
     waterLevel: waterLevel(state),
     capacity: rolloutCapacity(state),
     prefix: state.prefix,
+    carryOver: state.carryOver,
     liveExecutions: state.started - state.terminated,
     queuedExecutions: state.dispatched - state.started,
     heldExecutions: count('held'),
@@ -152,6 +175,10 @@ export function snapshotOf(state: SchedulerState): ControllerSnapshot {
       phase: cell.phase,
       executions: slotsUsed(state, { kind: 'cell', index }),
       busy: cell.claim !== undefined,
+    })),
+    standalone: state.standalone.map((engine, index) => ({
+      phase: engine.phase,
+      executions: slotsUsed(state, { kind: 'standalone', index }),
     })),
   }
 }

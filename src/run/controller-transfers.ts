@@ -1,4 +1,5 @@
-/** @file Role transfers under way and done, as a live panel and a summary want them. */
+/** @file Role transfers under way and done, with the time of each phase, as a live panel and a summary want them. */
+import type { FetchedKv } from '../ports/cell.ts'
 import type { RoleTransfer } from './controller-types.ts'
 
 interface Underway {
@@ -7,6 +8,10 @@ interface Underway {
   readonly liveExecutions: number
   readonly executionsMoved: number
   requestsMoved: number
+  tokensHandedOver: number
+  bytesHandedOver: number
+  /** When requests began to be cancelled, and when the cell was told to enter training. */
+  readonly reached: Partial<Record<'cancel' | 'enter', number>>
 }
 
 export class TransferLog {
@@ -27,6 +32,7 @@ export class TransferLog {
     return this.#requestsMoved
   }
 
+  /** Of a transfer that is under way, a later phase: nothing is changed. */
   begin(
     cell: number,
     facts: {
@@ -37,7 +43,21 @@ export class TransferLog {
     },
   ): void {
     const { nowMs, ...rest } = facts
-    this.#underway.set(cell, { ...rest, sinceMs: nowMs, requestsMoved: 0 })
+    if (this.#underway.get(cell)?.to === facts.to) return
+    const zero = { requestsMoved: 0, tokensHandedOver: 0, bytesHandedOver: 0, reached: {} }
+    this.#underway.set(cell, { ...rest, ...zero, sinceMs: nowMs })
+  }
+
+  enter(cell: number, phase: 'cancel' | 'enter', nowMs: number): void {
+    const transfer = this.#underway.get(cell)
+    if (transfer !== undefined) transfer.reached[phase] = nowMs
+  }
+
+  handedOver(cell: number, fetched: FetchedKv): void {
+    const transfer = this.#underway.get(cell)
+    if (transfer === undefined) return
+    transfer.tokensHandedOver = fetched.tokens
+    transfer.bytesHandedOver = fetched.bytes
   }
 
   moved(cell: number, requests: number): void {
@@ -58,7 +78,16 @@ export class TransferLog {
     this.#underway.delete(cell)
     this.#total++
     if (transfer.to === 'training' && transfer.liveExecutions > 0) this.#live++
-    const { sinceMs, ...facts } = transfer
-    return { ...facts, cell, durationMs: nowMs - sinceMs }
+    const { sinceMs, reached, ...facts } = transfer
+    const enterAt = reached.enter ?? sinceMs
+    const cancelAt = reached.cancel ?? enterAt
+    return {
+      ...facts,
+      cell,
+      durationMs: nowMs - sinceMs,
+      handoverMs: cancelAt - sinceMs,
+      cancelMs: enterAt - cancelAt,
+      enterMs: nowMs - enterAt,
+    }
   }
 }

@@ -4,7 +4,7 @@ import type { CellId, ExecutionId, GroupId } from '../core/ids.ts'
 import type { CellSupervisor } from '../ports/cell.ts'
 import type { StandaloneEngine } from '../ports/engine.ts'
 import type { ForwardingPoint } from '../ports/forwarding.ts'
-import type { CreatedGroup, SchedulerState } from '../scheduler/types.ts'
+import type { Command, CreatedGroup, SchedulerState } from '../scheduler/types.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../training/batch.ts'
 
 /** The part of a run that is not scheduling: executions, groups, batches, the store. */
@@ -52,7 +52,9 @@ export interface StepSummary {
   readonly groups: readonly GroupId[]
   /**
    * loss, entropy, gradient_norm, clipped_tokens, masked_tokens, micro_steps, staleness_mean, staleness_max [steps],
-   * step_ms, train_ms, reduce_ms, optimize_ms.
+   * step_ms, train_ms, reduce_ms, optimize_ms; and of the time since the step before: carry_over (phi) [steps],
+   * executions_cut, handed_over_tokens, slot_load_max (running executions per slot in rollout, over 1 when
+   * over-committed).
    */
   readonly metrics: Readonly<Record<string, number>>
 }
@@ -66,6 +68,9 @@ export interface CheckpointSummary {
   /** Groups consumed since the previous checkpoint. */
   readonly groups: readonly GroupId[]
 }
+
+/** One kind of command. */
+export type CommandOf<K extends Command['kind']> = Extract<Command, { readonly kind: K }>
 
 /** Deadlines of the commands. [ms] */
 export interface ControllerDeadlines {
@@ -122,12 +127,15 @@ export interface ControllerSnapshot {
   readonly waterLevel: number
   readonly capacity: number
   readonly prefix: number
+  /** phi. [steps] */
+  readonly carryOver: number
   readonly liveExecutions: number
   readonly queuedExecutions: number
   readonly heldExecutions: number
   readonly readyGroups: number
   readonly outstandingGroups: number
   readonly cells: readonly { readonly phase: string; readonly executions: number; readonly busy: boolean }[]
+  readonly standalone: readonly { readonly phase: string; readonly executions: number }[]
 }
 
 export interface RoleTransfer {
@@ -138,7 +146,14 @@ export interface RoleTransfer {
   readonly executionsMoved: number
   /** Model calls that were running on the cell and went on elsewhere. */
   readonly requestsMoved: number
+  /** Cached context that its executions found at their destinations. [tokens], [bytes] */
+  readonly tokensHandedOver: number
+  readonly bytesHandedOver: number
   readonly durationMs: number
+  /** Its parts. On the way to rollout everything is `enterMs`. */
+  readonly handoverMs: number
+  readonly cancelMs: number
+  readonly enterMs: number
 }
 
 /** Every event carries `atMs` of the controller's clock. */
@@ -159,8 +174,14 @@ export type ControllerEvent = { readonly atMs: number; readonly snapshot: Contro
     }
   | { readonly kind: 'execution-failed'; readonly executionId: ExecutionId; readonly reason: string }
   | { readonly kind: 'execution-retried'; readonly executionId: ExecutionId; readonly nextId: ExecutionId }
+  /** Its group has waited long enough for it: its work so far is scored. */
+  | { readonly kind: 'execution-cut'; readonly executionId: ExecutionId }
   | { readonly kind: 'group-assigned'; readonly groupId: GroupId; readonly step: number; readonly microSteps: number }
   | ({ readonly kind: 'role-transfer' } & RoleTransfer)
+  /** Part of a hand-over failed: those executions are computed again from their tokens. */
+  | { readonly kind: 'hand-over-missed'; readonly cell: number; readonly reason: string }
+  /** A cell has the weights of the open step and a zero gradient. */
+  | { readonly kind: 'joined'; readonly cell: number; readonly step: number; readonly durationMs: number }
   | {
       readonly kind: 'micro-step'
       readonly cell: number
@@ -173,6 +194,12 @@ export type ControllerEvent = { readonly atMs: number; readonly snapshot: Contro
   | { readonly kind: 'published'; readonly version: number; readonly cell: number }
   | { readonly kind: 'cell-failed'; readonly cell: number; readonly reason: string }
   | { readonly kind: 'cell-recovered'; readonly cell: number; readonly durationMs: number }
+  /** Its micro-step takes far longer than usual. A satellite is failed for it, so that others do its work. */
+  | { readonly kind: 'cell-slow'; readonly cell: number; readonly waitedMs: number; readonly usualMs: number }
+  | { readonly kind: 'standalone-failed'; readonly engine: number; readonly reason: string }
+  | { readonly kind: 'standalone-recovered'; readonly engine: number; readonly durationMs: number }
+  /** The checkpoint cannot be written for want of space. It is tried again: whoever frees space need do no more. */
+  | { readonly kind: 'disk-full'; readonly reason: string; readonly retryInMs: number }
   | { readonly kind: 'finished'; readonly outcome: RunSummary['outcome'] }
 )
 
@@ -187,6 +214,9 @@ export interface RunSummary {
   readonly roleTransfers: number
   readonly liveRoleTransfers: number
   readonly requestsMoved: number
+  /** [tokens] */
+  readonly tokensHandedOver: number
+  readonly executionsCut: number
   readonly cellRestarts: number
   readonly excludedGroups: number
   readonly cells: readonly CellUsage[]

@@ -2,13 +2,14 @@ import { afterAll, describe, expect, test } from 'vitest'
 import { monotonicClock, realTimers } from '../host/clock.ts'
 import { resumedState } from '../scheduler/state.ts'
 import type { SchedulerConfig, SchedulerState } from '../scheduler/types.ts'
-import { withLeversOff } from '../../test/support/scheduler-config.ts'
-import { PARAMETERS, ToyForwarding, ToySupervisor, ToyWork } from '../../test/support/toy-cluster.ts'
+import { type LeverlessConfig, withLeversOff } from '../../test/support/scheduler-config.ts'
+import { PARAMETERS, ToySupervisor } from '../../test/support/toy-cells.ts'
+import { ToyForwarding, ToyWork } from '../../test/support/toy-cluster.ts'
 import type { ToyWorkOptions } from '../../test/support/toy-cluster.ts'
 import { ElasticController } from './controller.ts'
 import type { ControllerEvent, RunSummary } from './controller-types.ts'
 
-const config = withLeversOff({
+const base = {
   policy: 'elastic',
   cells: 3,
   cellSlots: 8,
@@ -24,7 +25,8 @@ const config = withLeversOff({
   executionAttempts: 2,
   cellRestarts: 3,
   excludedGroupsLimit: 4,
-})
+} satisfies LeverlessConfig
+const config = withLeversOff(base)
 const deadlines = {
   cancelMs: 1000,
   switchMs: 1000,
@@ -48,8 +50,8 @@ class Rig {
   react: (event: ControllerEvent) => void = () => {}
   readonly #config: SchedulerConfig
 
-  constructor(change: Partial<SchedulerConfig> = {}, work: Partial<ToyWorkOptions> = {}) {
-    this.#config = { ...config, ...change }
+  constructor(change: Partial<LeverlessConfig> = {}, work: Partial<ToyWorkOptions> = {}) {
+    this.#config = withLeversOff({ ...base, ...change })
     this.supervisor = new ToySupervisor(this.#config.cells)
     this.work = new ToyWork({ seed: 7, groupSize: this.#config.groupSize, ...work }, this.forwarding)
     rigs.push(this)
