@@ -93,6 +93,8 @@ export class RunProgress {
     }
     if (event.kind === 'cell-failed') this.note(`cell ${event.cell} failed: ${event.reason}`)
     if (event.kind === 'cell-recovered') this.note(`cell ${event.cell} is back`)
+    const trouble = troubleOf(event, this.#deps.config.name)
+    if (trouble !== undefined) this.note(trouble)
     if (event.kind !== 'step') this.#deps.log.event(`controller-${event.kind}`, facts)
     this.redraw()
   }
@@ -160,4 +162,15 @@ export class RunProgress {
       etaMs: perStep === undefined ? undefined : (config.training.steps - step) * perStep,
     }
   }
+}
+
+/** What goes wrong without a cell being lost. */
+function troubleOf(event: ControllerEvent, run: string): string | undefined {
+  if (event.kind === 'disk-full')
+    return `the disk of ${run} is full: free space; the run goes on by itself (${event.reason})`
+  if (event.kind === 'standalone-failed') return `standalone engine ${event.engine} failed: ${event.reason}`
+  if (event.kind === 'standalone-recovered') return `standalone engine ${event.engine} is back`
+  if (event.kind !== 'cell-slow') return undefined
+  const { cell, waitedMs, usualMs } = event
+  return `cell ${cell} is slow: ${formatDuration(waitedMs)} for a micro-step that takes ${formatDuration(usualMs)} elsewhere`
 }
