@@ -129,6 +129,7 @@ function trainingWork({ config, files, store, tasks, policy, execution, progress
       relativeFolder: files.relative,
       onStep: (row) => progress.step(row),
       onExecution: (row) => progress.execution(row),
+      onParked: ({ task, reason }) => progress.note(`task ${task} is parked: ${reason}`),
       onCheckpoint: (step) => pruneCheckpoints(files, store, step, config.checkpoints.keep),
     },
     new FailureWatch(),

@@ -4,6 +4,7 @@ import type { Command } from 'commander'
 import { isLedgerInUse } from '../adapters/store/sqlite/connection.ts'
 import { openSqliteStore } from '../adapters/store/sqlite/sqlite-store.ts'
 import type { ExecutionRow, Store } from '../ports/store.ts'
+import { type ParkedTask, parkedTasks } from '../run/parked-tasks.ts'
 import { readStepMetrics, type StepMetrics } from '../telemetry/run-log.ts'
 import { sparkline } from '../telemetry/sparkline.ts'
 import type { CliContext } from './context.ts'
@@ -27,6 +28,8 @@ interface RunStatus {
   readonly groups: Readonly<Record<string, number>>
   readonly executions: Readonly<Record<string, number>>
   readonly errors: Readonly<Record<string, number>>
+  /** Tasks that are not dealt any more, and why. */
+  readonly parkedTasks: readonly ParkedTask[]
   readonly steps: readonly StepMetrics[]
   /** summary.json of a finished run. */
   readonly summary: unknown
@@ -73,6 +76,7 @@ function statusOf(folder: string, store: Store, context: CliContext): RunStatus 
     groups: tally(store.groups().map((group) => group.state)),
     executions: tally(executions.map((row) => row.outcome ?? row.state)),
     errors: tally(executions.flatMap((row) => row.errorCode ?? [])),
+    parkedTasks: parkedTasks(store),
     steps,
     summary: existsSync(summaryFile) ? (JSON.parse(readFileSync(summaryFile, 'utf8')) as unknown) : undefined,
   }
@@ -95,6 +99,7 @@ function statusLines(status: RunStatus, { colors, width }: CliContext): string[]
     ['groups', tallyText(status.groups)],
     ['executions', tallyText(status.executions)],
     Object.keys(status.errors).length === 0 ? undefined : ['errors', tallyText(status.errors)],
+    ...status.parkedTasks.map(({ task, reason }) => ['parked', `${task}: ${reason}`] as const),
     ['folder', status.folder],
   ]
   const lines = rows.flatMap((row) => (row === undefined ? [] : [`${colors.dim(row[0].padEnd(11))}${row[1]}`]))

@@ -10,6 +10,7 @@ import type { SchedulerState } from '../scheduler/types.ts'
 import type { Controller, ControllerEvent, RunSummary as TrainingSummary } from './controller-types.ts'
 import type { EvaluationResult } from './evaluate.ts'
 import { RunCounters } from './counters.ts'
+import { type ParkedTask, parkedTasks } from './parked-tasks.ts'
 import { RunTotals, type Traffic } from './totals.ts'
 import { resumePoint } from './resume.ts'
 import type { ResumePoint } from '../scheduler/state.ts'
@@ -53,6 +54,8 @@ export interface RunResult {
   readonly tokensMismatched: number
   /** Deaths and hangs of cells that the run went on from. */
   readonly cellRestarts: number
+  /** Tasks that were not dealt any more after their groups were lost in a row. */
+  readonly parkedTasks: readonly ParkedTask[]
   readonly seed: number
   readonly policy: string
   readonly cells: TrainingSummary['cells']
@@ -130,6 +133,7 @@ function summarize(
     harnessErrors: counters.value('harness_errors'),
     tokensMismatched: counters.value('tokens_mismatched'),
     cellRestarts: counters.value('cell_restarts'),
+    parkedTasks: parkedTasks(parts.store),
     seed: parts.seed,
     policy: parts.policy,
     cells: training.cells,

@@ -19,6 +19,7 @@ import { RunCounters } from './counters.ts'
 import { type ExecutionDeps, type ExecutionReport, runExecution } from './execution.ts'
 import type { FailureWatch } from './failure-watch.ts'
 import { type GroupLedger, presentAttempts, queuedRow } from './ledger.ts'
+import type { ParkedTask } from './parked-tasks.ts'
 import { StepObserver } from './step-observer.ts'
 
 export interface TrainingSettings {
@@ -48,6 +49,8 @@ export interface WorkDeps {
   readonly onExecution: (row: ExecutionRow, report: ExecutionReport) => void
   /** A checkpoint is durable. */
   readonly onCheckpoint: (step: number) => void
+  /** A task is not dealt any more. */
+  readonly onParked?: (parked: ParkedTask) => void
 }
 
 export class TrainingWork implements RunWork {
@@ -154,10 +157,21 @@ export class TrainingWork implements RunWork {
     this.#deps.onExecution(row, report)
     const fatal = this.#watch.see(report)
     if (fatal !== undefined) this.#controller?.abort(fatal.message)
-    else if (report.score !== undefined) this.#controller?.executionScored(row.executionId)
     else if (report.outcome === 'infrastructure-failed') {
+      // It may get a new attempt, and then its group goes on.
       this.#controller?.executionFailed(row.executionId, reasonOf(report.error))
-    } else this.#controller?.executionExcluded(row.executionId, reasonOf(report.error))
+      this.#closeGroup(row.groupId)
+    } else {
+      // First, so that a lost group is not replaced by one of the task it parked.
+      this.#closeGroup(row.groupId)
+      if (report.score !== undefined) this.#controller?.executionScored(row.executionId)
+      else this.#controller?.executionExcluded(row.executionId, reasonOf(report.error))
+    }
+  }
+
+  #closeGroup(groupId: GroupId): void {
+    const parked = this.#deps.ledger.close(groupId)
+    if (parked !== undefined) this.#deps.onParked?.(parked)
   }
 
   microSteps(groupId: GroupId, step: number): Promise<readonly MicroBatch[]> {
