@@ -23,7 +23,8 @@ export interface Frame {
 }
 
 /** The bytes behind an array, without a copy. */
-export const bytesOf = (array: Tensor): Uint8Array => new Uint8Array(array.buffer, array.byteOffset, array.byteLength)
+export const bytesOf = (array: ArrayBufferView): Uint8Array =>
+  new Uint8Array(array.buffer, array.byteOffset, array.byteLength)
 
 /** Parts of a frame, to be written one after the other; the arrays are views, not copies. */
 export function encodeFrame(

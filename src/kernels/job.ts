@@ -1,27 +1,34 @@
 /** @file What the leading thread asks of all threads, passed through the control region of the shared memory. */
+import { accumulateGradient, discardGradient, type Refusal, roundSums, zeroSums } from './accumulate.ts'
 import { JOB_WORDS, jobBarrier, type Machine } from './machine.ts'
 import type { TokenObjective } from './objective.ts'
 import { sampleStep } from './sample-step.ts'
 import { trainBackward } from './train-backward.ts'
 import { trainForward } from './train-forward.ts'
 import { trainTargets } from './train-targets.ts'
-import { type AdamParams, adamStep, gradientNorm, packBackward, packForward, zeroVector } from './weights.ts'
+import { type AdamParams, adamStep, gradientNorm, packBackward, packForward } from './weights.ts'
 
 export type Job =
   | { readonly kind: 'stop' }
   | { readonly kind: 'pack' }
   | { readonly kind: 'zero-gradients' }
   | { readonly kind: 'sample'; readonly rows: number; readonly segments: number; readonly outputs: number }
-  /** Reads the batch from `plan.train`. Stops before the backward pass when a loss is not finite. */
+  /** Reads the batch from `plan.train`. Adds nothing to the sums when a loss or the gradient is refused. */
   | { readonly kind: 'train'; readonly rows: number; readonly targets: number; readonly objective: TokenObjective }
-  /** Applies nothing when the norm is not finite. */
+  /** One update from the sums, which are then zero. */
   | { readonly kind: 'optimize'; readonly step: number; readonly params: AdamParams }
 
 const KINDS = ['stop', 'pack', 'zero-gradients', 'sample', 'train', 'optimize'] as const
 const DOUBLES = 64
 
-/** Runs a job on all threads and returns when it is done. @returns the gradient norm for `optimize`, else 0. */
-export function runJob(m: Machine, job: Job): number {
+/** What all threads found: the gradient norm of `optimize`, why the sums did not take a `train`. */
+export interface JobResult {
+  readonly norm?: number
+  readonly refusal?: Refusal | undefined
+}
+
+/** Runs a job on all threads and returns when it is done. */
+export function runJob(m: Machine, job: Job): JobResult {
   if (m.threads > 1) {
     writeJob(m, job)
     jobBarrier(m)
@@ -39,37 +46,46 @@ export function followJobs(m: Machine): void {
   }
 }
 
-function perform(m: Machine, job: Job): number {
+function perform(m: Machine, job: Job): JobResult {
   switch (job.kind) {
     case 'stop':
-      return 0
+      return {}
     case 'pack':
       packForward(m)
       packBackward(m)
-      return 0
+      return {}
     case 'zero-gradients':
-      zeroVector(m, m.plan.gradients)
-      return 0
+      zeroSums(m)
+      return {}
     case 'sample':
       sampleStep(m, job)
-      return 0
+      return {}
     case 'train':
-      trainForward(m, job.rows)
-      trainTargets(m, job.rows, job.targets, job.objective)
-      if (hasFiniteLosses(m, job.targets)) trainBackward(m, job.rows)
-      return 0
+      return { refusal: train(m, job) }
     case 'optimize': {
+      roundSums(m)
       const norm = gradientNorm(m)
-      if (Number.isFinite(norm)) adamStep(m, job.params, norm, job.step)
-      return norm
+      adamStep(m, job.params, norm, job.step)
+      return { norm }
     }
     default:
       return job satisfies never
   }
 }
 
+function train(m: Machine, job: Extract<Job, { readonly kind: 'train' }>): Refusal | undefined {
+  trainForward(m, job.rows)
+  trainTargets(m, job.rows, job.targets, job.objective)
+  if (!hasFiniteLosses(m, job.targets)) {
+    discardGradient(m)
+    return 'nonfinite'
+  }
+  trainBackward(m, job.rows)
+  return accumulateGradient(m)
+}
+
 /** True when every target's weighted loss is a number. */
-export function hasFiniteLosses(m: Machine, targets: number): boolean {
+function hasFiniteLosses(m: Machine, targets: number): boolean {
   const at = m.plan.train.targetLosses / 8
   for (let i = 0; i < targets; i++) if (!Number.isFinite(m.f64[at + i])) return false
   return true

@@ -11,6 +11,7 @@ export interface Machine {
   readonly i32: Int32Array
   readonly f32: Float32Array
   readonly f64: Float64Array
+  readonly i64: BigInt64Array
   readonly barrier: () => void
 }
 
@@ -30,6 +31,7 @@ export function createMachine(k: Kernels, plan: MemoryPlan, memory: WasmMemory, 
     i32: new Int32Array(memory.buffer),
     f32: new Float32Array(memory.buffer),
     f64: new Float64Array(memory.buffer),
+    i64: new BigInt64Array(memory.buffer),
     barrier: () => k.barrier(at, threads),
   }
 }

@@ -19,7 +19,7 @@ export const ROW_BLOCK = 64
 export const TARGET_CHUNK = 256
 /** Keys of one tile. */
 export const TILE = 8
-/** Elements summed in f64 before partial sums are added, so that threads do not change the norm. */
+/** Elements of one partial result, a fixed number, so that threads do not change the norm. */
 export const NORM_BLOCK = 4096
 
 /** Positions of one attention block, so that it has about 32 rows. */
@@ -58,14 +58,16 @@ export function planMemory(s: ModelShape, c: Capacity) {
   const keyWidth = s.kvHeads * s.headDim
   const qkvWidth = attentionWidth + 2 * keyWidth
   const control = a.take(256)
+  const sumsSequence = a.take(1)
   const ropeTable = a.take(c.maxContext * s.headDim)
   const weights = a.take(layout.paddedCount)
   const forwardPanels = a.take(layout.paddedCount)
   const backwardPanels = a.take(layout.paddedCount)
   const gradients = a.take(layout.paddedCount)
+  const sums = a.take(layout.count + 1, 8)
   const moment1 = a.take(layout.paddedCount)
   const moment2 = a.take(layout.paddedCount)
-  const normPartials = a.take(Math.ceil(layout.paddedCount / NORM_BLOCK), 8)
+  const partials = a.take(Math.ceil(layout.paddedCount / NORM_BLOCK), 8)
   const widths = { d, attentionWidth, keyWidth, qkvWidth }
   const trainFrom = a.size
   const train = planTraining(a, s, c, layout, widths)
@@ -78,14 +80,19 @@ export function planMemory(s: ModelShape, c: Capacity) {
     attentionWidth,
     keyWidth,
     control,
+    /** An i32 that is odd while the sums change. */
+    sumsSequence,
     ropeTable,
     weights,
     forwardPanels,
     backwardPanels,
+    /** Of one micro-step; zero between jobs. */
     gradients,
+    /** i64 quanta of the accumulated gradient, without padding; last the sum of the micro-steps' largest magnitudes. */
+    sums,
     moment1,
     moment2,
-    normPartials,
+    partials,
     train,
     /** Bytes [from, to) of everything in `train`. */
     trainRegion: [trainFrom, trainTo] as const,

@@ -1,5 +1,5 @@
 /**
- * @file Backward pass over the layers, adding to the gradient accumulator. Runs on every thread.
+ * @file Backward pass over the layers, writing the gradient of one micro-step. Runs on every thread.
  *
  * Gradients of rows are dealt in blocks; the gradient of a weight is divided by its output rows, so that each
  * element is summed over tokens by one thread, in order.

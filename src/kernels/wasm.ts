@@ -65,7 +65,10 @@ export interface Kernels {
       ...step: [rate: number, correction: number, epsilon: number, decay: number],
     ]
   >
-  readonly addInto: Fn<[x: P, y: P, n: number]>
+  readonly largestMagnitude: Fn<[x: P, n: number], number>
+  readonly accumulate: Fn<[x: P, sums: P, n: number, below8: number]>
+  readonly roundSums: Fn<[sums: P, x: P, n: number]>
+  readonly addSums: Fn<[x: P, y: P, n: number]>
 }
 
 /** How gemm treats what `c` holds: see assembly/gemm.ts. */

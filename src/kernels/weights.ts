@@ -57,16 +57,16 @@ export interface AdamParams {
 
 /** Global norm of the gradient, the same for any number of threads. Every thread returns it. */
 export function gradientNorm(m: Machine): number {
-  const { gradients, layout, normPartials } = m.plan
+  const { gradients, layout, partials } = m.plan
   const blocks = Math.ceil(layout.count / NORM_BLOCK)
   const [from, to] = share(m, blocks)
   for (let b = from; b < to; b++) {
     const size = Math.min(NORM_BLOCK, layout.count - b * NORM_BLOCK)
-    m.f64[normPartials / 8 + b] = m.k.sumSquares(gradients + b * NORM_BLOCK * 4, size)
+    m.f64[partials / 8 + b] = m.k.sumSquares(gradients + b * NORM_BLOCK * 4, size)
   }
   m.barrier()
   let sum = 0
-  for (let b = 0; b < blocks; b++) sum += m.f64[normPartials / 8 + b] ?? NaN
+  for (let b = 0; b < blocks; b++) sum += m.f64[partials / 8 + b] ?? NaN
   m.barrier()
   return Math.sqrt(sum)
 }
@@ -84,12 +84,5 @@ export function adamStep(m: Machine, p: AdamParams, norm: number, step: number):
     const vectors = [weights + at, gradients + at, moment1 + at, moment2 + at, to - from] as const
     m.k.adamw(...vectors, scale, p.beta1, p.beta2, rate, correction, p.epsilon, decay)
   }
-  m.barrier()
-}
-
-/** Zeroes a flat vector of parameters, padding included. */
-export function zeroVector(m: Machine, at: number): void {
-  const [from, to] = share(m, m.plan.layout.paddedCount, 4)
-  m.f32.fill(0, at / 4 + from, at / 4 + to)
   m.barrier()
 }

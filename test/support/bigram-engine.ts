@@ -12,6 +12,7 @@ import { hashSeed, seededRng } from '../../src/core/rng.ts'
 import type { CellEngine } from '../../src/ports/cell.ts'
 import type { GenerateEvent, GenerateRequest } from '../../src/ports/engine.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../../src/training/batch.ts'
+import { addSums, gradientOf, type GradientSums, sumsOf } from '../../src/training/gradient-sums.ts'
 
 export interface BigramOptions {
   readonly vocabSize: number
@@ -29,7 +30,7 @@ export class BigramEngine implements CellEngine {
   readonly #tokenDelayMs: number
   readonly #stepDelayMs: number
   #weights: Float32Array
-  #gradients: Float32Array
+  readonly #gradients: GradientSums
   #firstMoment: Float32Array
   #secondMoment: Float32Array
   #steps = 0
@@ -43,7 +44,7 @@ export class BigramEngine implements CellEngine {
     this.#stepDelayMs = options.stepDelayMs ?? 0
     const rng = seededRng(options.seed ?? 1)
     this.#weights = Float32Array.from({ length: this.parameterCount }, () => rng.next() - 0.5)
-    this.#gradients = new Float32Array(this.parameterCount)
+    this.#gradients = new BigInt64Array(this.parameterCount + 1)
     this.#firstMoment = new Float32Array(this.parameterCount)
     this.#secondMoment = new Float32Array(this.parameterCount)
   }
@@ -86,6 +87,7 @@ export class BigramEngine implements CellEngine {
   async forwardBackward(batch: MicroBatch, objective: Objective): Promise<ForwardBackwardResult> {
     await sleep(this.#stepDelayMs)
     const logprobs = new Float32Array(batch.targetIds.length)
+    const gradient = new Float32Array(this.parameterCount)
     let loss = 0
     let entropy = 0
     let clippedTokens = 0
@@ -104,31 +106,33 @@ export class BigramEngine implements CellEngine {
       for (let v = 0; v < this.vocabSize; v++) {
         const at = context * this.vocabSize + v
         const slope = (v === target ? 1 : 0) - Math.exp(row[v] ?? 0)
-        this.#gradients[at] = (this.#gradients[at] ?? 0) + weight * part.byLogp * slope
+        gradient[at] = (gradient[at] ?? 0) + weight * part.byLogp * slope
       }
     })
+    addSums(this.#gradients, [sumsOf(gradient)])
     return { loss, entropy, logprobs, clippedTokens, maskedTokens }
   }
 
   async zeroGradients(): Promise<void> {
-    this.#gradients.fill(0)
+    this.#gradients.fill(0n)
   }
 
-  async exportGradients(): Promise<Float32Array> {
+  async exportGradients(): Promise<GradientSums> {
     return this.#gradients.slice()
   }
 
-  async addGradients(gradients: Float32Array): Promise<void> {
-    gradients.forEach((g, i) => (this.#gradients[i] = (this.#gradients[i] ?? 0) + g))
+  async addGradients(gradients: readonly GradientSums[]): Promise<void> {
+    addSums(this.#gradients, gradients)
   }
 
   async optimizerStep(params: OptimizerParams): Promise<{ readonly gradientNorm: number }> {
     await sleep(this.#stepDelayMs)
-    const gradientNorm = Math.sqrt(this.#gradients.reduce((sum, g) => sum + g * g, 0))
+    const gradient = gradientOf(this.#gradients)
+    const gradientNorm = Math.sqrt(gradient.reduce((sum, g) => sum + g * g, 0))
     const scale = params.gradientClip > 0 ? Math.min(1, params.gradientClip / gradientNorm) : 1
     this.#steps += 1
     for (let i = 0; i < this.parameterCount; i++) {
-      const g = (this.#gradients[i] ?? 0) * scale
+      const g = (gradient[i] ?? 0) * scale
       const m = params.beta1 * (this.#firstMoment[i] ?? 0) + (1 - params.beta1) * g
       const v = params.beta2 * (this.#secondMoment[i] ?? 0) + (1 - params.beta2) * g * g
       this.#firstMoment[i] = m
@@ -138,7 +142,7 @@ export class BigramEngine implements CellEngine {
       const w = this.#weights[i] ?? 0
       this.#weights[i] = w - params.learningRate * (step + params.weightDecay * w)
     }
-    this.#gradients.fill(0)
+    this.#gradients.fill(0n)
     return { gradientNorm }
   }
 
@@ -170,12 +174,12 @@ export class BigramEngine implements CellEngine {
     this.#firstMoment = Float32Array.from(first)
     this.#secondMoment = Float32Array.from(second)
     this.#steps = saved.steps
-    this.#gradients.fill(0)
+    this.#gradients.fill(0n)
     this.#policyVersion = policyVersion
   }
 
   async close(): Promise<void> {
-    this.#gradients = new Float32Array(0)
+    this.#gradients.fill(0n)
   }
 
   #logprobs(context: number): Float64Array {

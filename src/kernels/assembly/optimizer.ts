@@ -56,10 +56,3 @@ export function adamw(
     v128.store(w + at, f32x4.sub(f32x4.mul(v128.load(w + at), keep), step))
   }
 }
-
-/** x += y */
-export function addInto(x: usize, y: usize, n: i32): void {
-  for (let at: usize = 0; at < (<usize>n) << 2; at += 16) {
-    v128.store(x + at, f32x4.add(v128.load(x + at), v128.load(y + at)))
-  }
-}

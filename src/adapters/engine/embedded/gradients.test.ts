@@ -6,6 +6,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import { seededRng } from '../../../core/rng.ts'
 import { type ModelShape, parameterLayout } from '../../../kernels/shape.ts'
 import type { MicroBatch, Objective } from '../../../training/batch.ts'
+import { gradientOf } from '../../../training/gradient-sums.ts'
 import { createEmbeddedEngine, type EmbeddedEngine } from './embedded-engine.ts'
 
 const SHAPE: ModelShape = {
@@ -205,15 +206,15 @@ function offPolicy(b: MicroBatch, logprobs: ArrayLike<number>): MicroBatch {
   }
 }
 
-async function gradientOf(b: MicroBatch, o: Objective) {
+async function trainOn(b: MicroBatch, o: Objective) {
   await engine.zeroGradients()
   const result = await engine.forwardBackward(b, o)
-  return { result, gradient: await engine.exportGradients() }
+  return { result, gradient: gradientOf(await engine.exportGradients()) }
 }
 
 /** Largest error over entries of every tensor, relative to the entry or to a hundredth of its tensor's largest. */
 async function worstError(b: MicroBatch, o: Objective, perTensor: number): Promise<number> {
-  const { gradient } = await gradientOf(b, o)
+  const { gradient } = await trainOn(b, o)
   const w = Float64Array.from(await engine.exportWeights())
   const rng = seededRng(3)
   const epsilon = 1e-5
@@ -241,7 +242,7 @@ test('log-probs, loss, entropy and counts of a nested tree agree with the refere
   const plain = reference(w, tree, { kind: 'cross-entropy' })
   const batch = offPolicy(tree, plain.logprobs)
   const expected = reference(w, batch, PPO)
-  const { result } = await gradientOf(batch, PPO)
+  const { result } = await trainOn(batch, PPO)
   expect(expected.clipped).toBeGreaterThan(3)
   expect(expected.masked).toBeGreaterThan(3)
   expect(result.clippedTokens).toBe(expected.clipped)
@@ -311,8 +312,8 @@ test('a tree gives the gradient of its paths trained as flat rows, to 1e-5, and 
   const plain = reference(Float64Array.from(await engine.exportWeights()), tree, { kind: 'cross-entropy' })
   const batch = offPolicy(tree, plain.logprobs)
   const flat = flatten(batch)
-  const a = await gradientOf(batch, PPO)
-  const b = await gradientOf(flat, PPO)
+  const a = await trainOn(batch, PPO)
+  const b = await trainOn(flat, PPO)
   const scale = a.gradient.reduce((m, g) => Math.max(m, Math.abs(g)), 0)
   const worst = a.gradient.reduce((m, g, i) => Math.max(m, Math.abs(g - at(b.gradient, i))), 0)
   expect(worst / scale).toBeLessThan(1e-5)

@@ -1,10 +1,12 @@
 /** @file Training on the leading thread: checks a micro-batch, places it in the shared memory, runs the passes. */
 import { GyreError } from '../../../core/errors.ts'
-import { hasFiniteLosses, runJob } from '../../../kernels/job.ts'
+import type { Refusal } from '../../../kernels/accumulate.ts'
+import { runJob } from '../../../kernels/job.ts'
 import type { Machine } from '../../../kernels/machine.ts'
 import { blockPositions, TILE } from '../../../kernels/plan.ts'
 import { listVisibleTiles } from '../../../kernels/visibility.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../../../training/batch.ts'
+import { type GradientSums, outOfRange, totalBound } from '../../../training/gradient-sums.ts'
 
 export function trainerError(code: `E_${Uppercase<string>}`, message: string): GyreError {
   return new GyreError(message, { boundary: 'trainer', code })
@@ -12,8 +14,7 @@ export function trainerError(code: `E_${Uppercase<string>}`, message: string): G
 
 /**
  * Adds the batch's gradient to the accumulator.
- * @throws GyreError E_TRAINER_TOO_LONG, E_TRAINER_BATCH (nothing is added), or E_TRAINER_NONFINITE: then the
- * accumulator is zero, because parts of the batch were in it already; weights and moments are as before.
+ * @throws GyreError E_TRAINER_TOO_LONG, E_TRAINER_BATCH, E_TRAINER_NONFINITE, E_TRAINER_RANGE; nothing is added.
  */
 export function forwardBackward(m: Machine, batch: MicroBatch, objective: Objective): ForwardBackwardResult {
   checkBatch(m, batch)
@@ -21,13 +22,9 @@ export function forwardBackward(m: Machine, batch: MicroBatch, objective: Object
   const r = batch.targetRows.length
   if (r === 0) return { loss: 0, entropy: 0, logprobs: new Float32Array(0), clippedTokens: 0, maskedTokens: 0 }
   placeBatch(m, batch)
-  runJob(m, { kind: 'train', rows: t, targets: r, objective })
-  const { train, trainRegion } = m.plan
-  if (!hasFiniteLosses(m, r)) {
-    runJob(m, { kind: 'zero-gradients' })
-    m.f32.fill(0, trainRegion[0] / 4, trainRegion[1] / 4)
-    throw trainerError('E_TRAINER_NONFINITE', `the loss of a micro-batch of ${t} tokens is not finite; nothing applied`)
-  }
+  const { refusal } = runJob(m, { kind: 'train', rows: t, targets: r, objective })
+  if (refusal !== undefined) throw refused(m, refusal, t)
+  const { train } = m.plan
   const sum = (at: number): number => m.f64.subarray(at / 8, at / 8 + r).reduce((a, b) => a + b, 0)
   const fates = m.i32.subarray(train.targetFates / 4, train.targetFates / 4 + r)
   return {
@@ -39,11 +36,43 @@ export function forwardBackward(m: Machine, batch: MicroBatch, objective: Object
   }
 }
 
-/** @param step steps done before. @returns the norm before clipping. @throws GyreError E_TRAINER_NONFINITE; nothing applied. */
+function refused(m: Machine, refusal: Refusal, tokens: number): GyreError {
+  if (refusal === 'range') return outOfRange()
+  const [from, to] = m.plan.trainRegion
+  m.f32.fill(0, from / 4, to / 4)
+  return trainerError(
+    'E_TRAINER_NONFINITE',
+    `the loss or the gradient of a micro-batch of ${tokens} tokens is not finite; nothing applied`,
+  )
+}
+
+/** Adds the sums of other cells, all or none. @throws GyreError E_TRAINER_BATCH, E_TRAINER_RANGE. */
+export function addGradients(m: Machine, added: readonly GradientSums[]): void {
+  const { count } = m.plan.layout
+  const other = added.find((sums) => sums.length !== count + 1)
+  if (other !== undefined) {
+    throw trainerError('E_TRAINER_BATCH', `sums of ${other.length - 1} values came for ${count} parameters`)
+  }
+  const at = m.plan.sums / 8
+  const bound = totalBound([m.i64[at + count] ?? 0n, ...added.map((sums) => sums[count] ?? 0n)])
+  for (const sums of added) addVector(m, sums.subarray(0, count))
+  m.i64[at + count] = bound
+}
+
+/** Through the room of a micro-step's gradient, which is zero between jobs, half of the sums at a time. */
+function addVector(m: Machine, sums: GradientSums): void {
+  const { gradients, layout } = m.plan
+  const room = layout.count / 2
+  for (let first = 0; first < layout.count; first += room) {
+    m.i64.set(sums.subarray(first, first + room), gradients / 8)
+    m.k.addSums(m.plan.sums + first * 8, gradients, room)
+  }
+  m.i64.fill(0n, gradients / 8, gradients / 8 + room)
+}
+
+/** @param step steps done before. @returns the norm before clipping. */
 export function optimizerStep(m: Machine, params: OptimizerParams, step: number): number {
-  const norm = runJob(m, { kind: 'optimize', step: step + 1, params })
-  if (Number.isFinite(norm)) return norm
-  throw trainerError('E_TRAINER_NONFINITE', `the gradient norm is ${norm}; nothing applied`)
+  return runJob(m, { kind: 'optimize', step: step + 1, params }).norm ?? NaN
 }
 
 function checkBatch(m: Machine, b: MicroBatch): void {

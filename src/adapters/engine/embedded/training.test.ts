@@ -37,11 +37,11 @@ describe('training', () => {
     const batch = pack([{ ids: randomIds(1, 100), from: 1 }])
     await engine.forwardBackward(batch, CROSS_ENTROPY)
     const gradient = await engine.exportGradients()
-    expect(gradient).toHaveLength(engine.parameterCount)
-    await engine.addGradients(gradient)
-    expect(await engine.exportGradients()).toEqual(gradient.map((g) => g * 2))
+    expect(gradient).toHaveLength(engine.parameterCount + 1)
+    await engine.addGradients([gradient, gradient])
+    expect(await engine.exportGradients()).toEqual(gradient.map((g) => g * 3n))
     await engine.zeroGradients()
-    expect((await engine.exportGradients()).every((g) => g === 0)).toBe(true)
+    expect((await engine.exportGradients()).every((g) => g === 0n)).toBe(true)
   })
 
   test('a few steps learn a sequence by heart', async () => {
@@ -61,15 +61,13 @@ describe('training', () => {
     const batch = pack([{ ids: randomIds(1, 40), from: 1 }])
     const good = await engine.exportWeights()
     const expected = await score(engine, batch)
+    const gradient = await engine.exportGradients()
     await engine.importWeights(good.slice().fill(NaN, 0, 40), 1)
     await expect(score(engine, batch)).rejects.toSatisfy((e) => hasCode(e, 'E_TRAINER_NONFINITE'))
     await expect(sample(engine, [1, 2, 3])).rejects.toSatisfy((e) => hasCode(e, 'E_ENGINE_NONFINITE'))
     await engine.importWeights(good, 2)
-    expect((await engine.exportGradients()).every((g) => g === 0)).toBe(true)
+    expect(await engine.exportGradients()).toEqual(gradient)
     expect(await score(engine, batch)).toEqual(expected)
-    await engine.addGradients(good.slice().fill(Infinity))
-    await expect(engine.optimizerStep(ADAM)).rejects.toSatisfy((e) => hasCode(e, 'E_TRAINER_NONFINITE'))
-    expect(await engine.exportWeights()).toEqual(good)
   })
 
   test('a batch beyond the limits, or malformed, is refused', async () => {
