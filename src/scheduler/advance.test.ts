@@ -26,6 +26,11 @@ const config = withLeversOff({
   excludedGroupsLimit: 3,
 })
 
+/** The configuration with a fixed phi and other changes. */
+function withPhi(carryOver: number, change: Partial<SchedulerConfig>): SchedulerConfig {
+  return { ...config, ...change, carryOver, carryOverMin: carryOver, carryOverMax: carryOver }
+}
+
 /** Feeds events by hand and keeps the commands. */
 class Bench {
   state: SchedulerState
@@ -72,7 +77,7 @@ describe('a boundary', () => {
   test('dispatches (phi + mu) B groups, all on the cell that leaves last first', () => {
     const bench = new Bench(initialState(config))
     bench.begin()
-    expect(dispatchDepth(config)).toBe(4)
+    expect(dispatchDepth(bench.state)).toBe(4)
     expect(bench.commands.filter((c) => c.kind === 'start-execution')).toHaveLength(8)
     const routes = bench.find('set-routes').routes
     expect(routes.map((r) => r.destination?.index)).toEqual([1, 1, 1, 1, 0, 0, 0, 0])
@@ -91,7 +96,7 @@ describe('a boundary', () => {
   })
 
   test('takes a real phi', () => {
-    expect(dispatchDepth({ ...config, carryOver: 0.25, groupsPerStep: 8 })).toBe(10)
+    expect(dispatchDepth(initialState(withPhi(0.25, { groupsPerStep: 8 })))).toBe(10)
   })
 })
 
@@ -109,7 +114,7 @@ describe('the water level', () => {
   })
 
   test('does nothing under colocate while one execution is unfinished', () => {
-    const bench = new Bench(initialState({ ...config, policy: 'colocate', carryOver: 0 }))
+    const bench = new Bench(initialState(withPhi(0, { policy: 'colocate' })))
     bench.begin()
     expect(bench.score('e0a', 'e0b', 'e1a')).not.toContain('cancel-in-flight')
     expect(bench.score('e1b')).toContain('cancel-in-flight')
@@ -125,7 +130,7 @@ describe('the water level', () => {
 
 describe('a group', () => {
   test('with fewer than two scores is replaced within the burst when nothing else can fill it', () => {
-    const bench = new Bench(initialState({ ...config, carryOver: 0 }))
+    const bench = new Bench(initialState(withPhi(0, {})))
     bench.begin()
     bench.send({ kind: 'execution-excluded', executionId: executionId('e0a') })
     bench.score('e0b')
@@ -208,7 +213,7 @@ test('a resumed run goes on with its unfinished groups and dispatches only what 
 
 test('one cell alone rolls out, trains when everything is finished, and rolls out again', () => {
   const options = { seed: 4, deaths: 0, exclusions: 0, executionFailures: 0, throughJson: true }
-  const world = new TestWorld(initialState({ ...config, cells: 1, carryOver: 0 }), options, advance, () => {})
+  const world = new TestWorld(initialState(withPhi(0, { cells: 1 })), options, advance, () => {})
   world.run()
   expect(world.log.filter((c) => c.kind === 'enter-training')).toHaveLength(3)
   expect(world.log.filter((c) => c.kind === 'publish')).toHaveLength(3)

@@ -4,6 +4,7 @@
  * An event is applied, then the rules run until none has anything more to do. Deterministic; no clock, no I/O.
  */
 import type { ExecutionId } from '../core/ids.ts'
+import { accountTime } from './carry-over.ts'
 import { checkpointed, cutBurst, endBurst, optimized, publish } from './burst.ts'
 import { groupsCreated, openBurst, replaceLost } from './dispatch.ts'
 import { admit, attemptCreated, executionEnded, executionFailed, executionResolved } from './executions.ts'
@@ -19,6 +20,7 @@ import {
 } from './failures.ts'
 import { GUARDS } from './guards.ts'
 import type { Guards } from './guards.ts'
+import { loadSeen } from './over-commit.ts'
 import {
   currentEngine,
   publishStandalone,
@@ -26,6 +28,7 @@ import {
   standalonePublished,
   standaloneRecovered,
 } from './standalone.ts'
+import { cutStragglers, woken } from './straggler.ts'
 import { assign, claim, closeStep, join, joined, microStepDone, microStepsBuilt, reduced } from './steps.ts'
 import { currentCell, draftOf, failRun } from './tick.ts'
 import type { DraftCell, Tick } from './tick.ts'
@@ -46,6 +49,7 @@ export function advanceWith(guards: Guards, state: SchedulerState, event: Schedu
   if (state.phase === 'done' || state.phase === 'failed') return { state, commands: [] }
   const commands: Command[] = []
   const tick: Tick = { state: { ...draftOf(state), nowMs: guards.timeOf(state.nowMs, atMs) }, commands, guards }
+  accountTime(tick.state, state.nowMs)
   apply(tick, event)
   settle(tick)
   return { state: tick.state, commands }
@@ -94,7 +98,10 @@ function apply(tick: Tick, event: SchedulerEvent): void {
       handedOver(tick, event.transferId)
       return
     case 'tick':
+      woken(tick.state)
+      return
     case 'load-seen':
+      loadSeen(tick.state, event.share)
       return
     case 'checkpointed':
       checkpointed(tick, event.step)
@@ -199,7 +206,7 @@ function published(tick: Tick, cell: DraftCell, version: number): void {
 }
 
 /** A move is undone only for executions that `admit` found no place for. */
-const ALWAYS = [restore, admit, rollBack]
+const ALWAYS = [restore, admit, rollBack, cutStragglers]
 /** Claims come before the water level: a satellite moves for what the present members leave. */
 const RUNNING = [...ALWAYS, assign, replaceLost, cutBurst, join, claim, closeStep, checkWaterLevel]
 const PUBLISHING = [...ALWAYS, publish, publishStandalone, endBurst]

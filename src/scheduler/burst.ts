@@ -1,5 +1,7 @@
 /** @file The end of steps and bursts: checkpoint, publication, who returns (E11 second half, E12). */
+import { chooseCarryOver, rememberBurst } from './carry-over.ts'
 import { boundaryCount, isStuck, openBurst } from './dispatch.ts'
+import { stalenessOf } from './staleness.ts'
 import { abandonStep, clearMembers, freshStep } from './steps.ts'
 import type { DraftState, Tick } from './tick.ts'
 import { rolloutCapacity, waterLevel } from './waterlevel.ts'
@@ -20,10 +22,12 @@ export function optimized(tick: Tick): void {
     step: state.step,
     burst: state.burst.id,
     groups: done.map((g) => ({ groupId: g.groupId, dispatchVersion: g.dispatchVersion })),
+    staleness: stalenessOf(state.step - 1, done),
   })
   clearMembers(state)
   if (state.burst.stepsLeft === 0) {
     state.openStep = undefined
+    rememberBurst(state)
     beginCheckpoint(tick)
     return
   }
@@ -115,6 +119,8 @@ export function endBurst(tick: Tick): boolean {
   const { state } = tick
   // Groups still being created belong to the burst that asked for them.
   if (!tick.guards.isAcked(state) || state.transfer !== undefined || state.creating > 0) return false
+  // Before the core is judged by what the next burst dispatches.
+  state.carryOver = chooseCarryOver(state)
   const core = state.cells[0]
   if (core?.phase === 'training' && !coreStays(tick)) {
     sendVersion(tick, 0, true)

@@ -24,7 +24,14 @@ export function openBurst(tick: Tick): void {
   const { state } = tick
   const stepsLeft = Math.min(state.config.stepsPerBurst, state.config.totalSteps - state.step)
   state.phase = 'running'
-  state.burst = { id: state.burst.id + 1, firstStep: state.step, stepsLeft }
+  state.burst = {
+    id: state.burst.id + 1,
+    firstStep: state.step,
+    stepsLeft,
+    startedAtMs: state.nowMs,
+    leadMs: undefined,
+    workMs: 0,
+  }
   state.openStep = freshStep(state)
   create(tick, boundaryCount(tick))
 }
@@ -53,22 +60,28 @@ export function groupsCreated(tick: Tick, groups: readonly CreatedGroup[]): void
   state.creating = 0
   state.dispatches++
   state.dispatched += groups.length * state.config.groupSize
-  state.groups.push(...groups.map((group) => newGroup(group, state.creatingVersion)))
+  state.groups.push(...groups.map((group) => newGroup(group, state.creatingVersion, state.nowMs)))
 }
 
-function newGroup(group: CreatedGroup, dispatchVersion: number): Draft<GroupSlot> {
+function newGroup(group: CreatedGroup, dispatchVersion: number, nowMs: number): Draft<GroupSlot> {
   return {
     groupId: group.groupId,
     dispatchVersion,
     phase: 'running',
     readyOrder: undefined,
     trainedStep: undefined,
+    dispatchedAtMs: nowMs,
+    startedAtMs: undefined,
+    quorumMs: undefined,
     members: group.executionIds.map((executionId) => ({
       executionId,
       attempt: 0,
       phase: 'queued',
       destination: undefined,
       routeEpoch: 0,
+      startedAtMs: undefined,
+      heldAtMs: undefined,
+      cut: false,
     })),
   }
 }

@@ -1,19 +1,24 @@
 /** @file Executions from queue to score (E2, E4, E5, E6). */
 import type { ExecutionId } from '../core/ids.ts'
 import { place, reroute } from './place.ts'
+import { rememberCompletion } from './carry-over.ts'
 import { pushRoutes } from './routes.ts'
 import { hasSignal } from './state.ts'
-import { failRun, findExecution, membersOf, nextSerial } from './tick.ts'
+import { beginsToRun, hold, noteQuorum } from './straggler.ts'
+import { failRun, findExecution, nextSerial } from './tick.ts'
 import type { DraftExecution, DraftGroup, Tick } from './tick.ts'
 
 /** E2: first those that lost their destination, then the queue, first group first. */
 export function admit(tick: Tick): boolean {
-  const members = membersOf(tick.state.groups)
-  const waiting = [...members.filter((m) => m.phase === 'held'), ...members.filter((m) => m.phase === 'queued')]
+  const members = tick.state.groups.flatMap((group) => group.members.map((member) => ({ group, member })))
+  const waiting = [
+    ...members.filter(({ member }) => member.phase === 'held'),
+    ...members.filter(({ member }) => member.phase === 'queued'),
+  ]
   if (waiting.length === 0) return false
   const placed: DraftExecution[] = []
   const begun: ExecutionId[] = []
-  for (const member of waiting) {
+  for (const { group, member } of waiting) {
     const destination = place(tick)
     if (destination === undefined) break
     reroute(tick, member, destination)
@@ -23,6 +28,7 @@ export function admit(tick: Tick): boolean {
       tick.state.started++
     }
     member.phase = 'running'
+    beginsToRun(tick.state, group, member)
   }
   pushRoutes(tick, placed)
   for (const executionId of begun) tick.commands.push({ kind: 'start-execution', executionId })
@@ -42,6 +48,7 @@ export function executionEnded(tick: Tick, executionId: ExecutionId): void {
   if (found === undefined || !tick.guards.isUnfinished(found.member)) return
   terminate(tick, found.member)
   found.member.phase = 'evaluating'
+  noteQuorum(tick.state, found.group)
 }
 
 /** E5. Valid from any phase before the end: an end that was not told is counted now. */
@@ -50,6 +57,7 @@ export function executionResolved(tick: Tick, executionId: ExecutionId, phase: '
   if (found === undefined || !tick.guards.isUnresolved(found.member)) return
   terminate(tick, found.member)
   found.member.phase = phase
+  noteQuorum(tick.state, found.group)
   resolveGroup(tick, found.group)
 }
 
@@ -67,12 +75,18 @@ export function executionFailed(tick: Tick, executionId: ExecutionId): void {
 }
 
 export function attemptCreated(tick: Tick, executionId: ExecutionId, nextId: ExecutionId): void {
-  const member = findExecution(tick.state, executionId)?.member
-  if (member === undefined || !tick.guards.isRetrying(member)) return
+  const { state } = tick
+  const found = findExecution(state, executionId)
+  if (found === undefined || !tick.guards.isRetrying(found.member)) return
+  const { group, member } = found
   member.executionId = nextId
   member.attempt++
   reroute(tick, member, member.destination)
-  member.phase = member.destination === undefined ? 'held' : 'running'
+  // It has its own time: what the lost attempt took is not counted.
+  member.startedAtMs = undefined
+  beginsToRun(state, group, member)
+  member.phase = 'running'
+  if (member.destination === undefined) hold(state, member)
   pushRoutes(tick, [member])
   tick.commands.push({ kind: 'start-execution', executionId: nextId })
 }
@@ -84,6 +98,7 @@ function resolveGroup(tick: Tick, group: DraftGroup): void {
   if (hasSignal(state.config, group.members)) {
     group.phase = 'ready'
     group.readyOrder = nextSerial(state)
+    rememberCompletion(state, group)
     state.excludedInARow = 0
     return
   }

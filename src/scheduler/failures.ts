@@ -48,6 +48,7 @@ function undoSteps(tick: Tick): void {
   if (state.step > state.checkpointStep) tick.commands.push({ kind: 'steps-undone', toStep: state.checkpointStep })
   state.step = state.checkpointStep
   state.burst.firstStep = state.step
+  state.burst.workMs = 0
   state.burst.stepsLeft = Math.min(state.config.stepsPerBurst, state.config.totalSteps - state.step)
   state.openStep = freshStep(state)
 }

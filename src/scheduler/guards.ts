@@ -104,7 +104,7 @@ export const GUARDS = {
       ({ publishing, phase }) => !publishing && phase !== 'returning' && phase !== 'draining' && phase !== 'entering',
     ) && state.standalone.every((engine) => !engine.publishing),
   /** [I9] */
-  roomForGroups: (state: SchedulerState, outstanding: number): number => dispatchDepth(state.config) - outstanding,
+  roomForGroups: (state: SchedulerState, outstanding: number): number => dispatchDepth(state) - outstanding,
 
   // Executions and groups.
   /** Terminated once: [I1] */
@@ -115,7 +115,7 @@ export const GUARDS = {
   isGroupDone: (group: GroupSlot): boolean => group.phase === 'running' && group.members.every((m) => isResolved(m)),
   /** [I4] */
   mayRetry: (member: ExecutionSlot, attempts: number): boolean =>
-    member.phase !== 'evaluating' && member.attempt + 1 < attempts,
+    member.phase !== 'evaluating' && !member.cut && member.attempt + 1 < attempts,
   /** [budget] */
   mayRestart: (restarts: number, budget: number): boolean => restarts < budget,
   /** [clock] */

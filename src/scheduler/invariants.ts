@@ -1,7 +1,12 @@
 /**
  * @file What must hold after every event (scheduler.md 3.3). Pure; used by the property tests and by the live
  * controller. I5 (pinned key-value blocks) and I10 (what a harness sees) concern the forwarding point, I11 is liveness.
+ *
+ * I2 with over-commit: a destination never owns more than floor(slots x overCommit) executions. A move counts slots
+ * alone: it begins only when the slots that stay hold everything unfinished, and sends nothing beyond the slots of its
+ * new destination. So a move never makes an execution wait, or take turns, that did not before.
  */
+import { mostExecutions } from './over-commit.ts'
 import { slotsUsed } from './place.ts'
 import { stalenessBound } from './staleness.ts'
 import { dispatchDepth, isUnfinished } from './state.ts'
@@ -41,13 +46,15 @@ function counters(state: SchedulerState, members: Members, report: Report): void
 function slots(state: SchedulerState, members: Members, report: Report): void {
   const { config } = state
   const placed = members.filter((m) => m.destination !== undefined)
-  report('I2 more executions placed than there is capacity', placed.length <= rolloutCapacity(state))
+  const isWithin = placed.length <= rolloutCapacity(state) || config.overCommit > 1
+  report('I2 more executions placed than there is capacity', isWithin)
   config.standaloneSlots.forEach((count, index) => {
-    report(`I2 standalone ${index} is over its slots`, slotsUsed(state, { kind: 'standalone', index }) <= count)
+    const used = slotsUsed(state, { kind: 'standalone', index })
+    report(`I2 standalone ${index} is over its slots`, used <= mostExecutions(count, config))
   })
   state.cells.forEach((_, index) => {
     const used = slotsUsed(state, { kind: 'cell', index })
-    report(`I2 cell ${index} is over its slots`, used <= config.cellSlots)
+    report(`I2 cell ${index} is over its slots`, used <= mostExecutions(config.cellSlots, config))
     report(`I2 cell ${index} owns executions it does not serve`, used === 0 || servesRollout(state, index))
   })
   const ids = new Set(members.map((m) => m.executionId))
@@ -58,6 +65,17 @@ function slots(state: SchedulerState, members: Members, report: Report): void {
     report('I4 an execution that does not run owns a slot', !owns || mayOwn)
     report('I4 a running execution owns no slot', owns || member.phase !== 'running')
   }
+}
+
+/** Executions beyond the slots of the destinations that own them. */
+function overflow(state: SchedulerState): number {
+  const { standaloneSlots, cellSlots } = state.config
+  const over = (kind: 'cell' | 'standalone', index: number, count: number): number =>
+    Math.max(0, slotsUsed(state, { kind, index }) - count)
+  return (
+    state.cells.reduce((sum, _, index) => sum + over('cell', index, cellSlots), 0) +
+    standaloneSlots.reduce((sum, count, index) => sum + over('standalone', index, count), 0)
+  )
 }
 
 function roles(state: SchedulerState, report: Report): void {
@@ -128,10 +146,11 @@ function change(state: SchedulerState, members: Members, previous: SchedulerStat
   report('I1 the water level rose without a dispatch', hasDispatched || waterLevel(state) <= waterLevel(previous))
   const total = state.groups.length + state.creating
   const before = previous.groups.length + previous.creating
-  report('I9 more groups than the dispatch depth', total <= Math.max(dispatchDepth(state.config), before))
+  report('I9 more groups than the dispatch depth', total <= Math.max(dispatchDepth(state), before))
   if (state.transfer !== undefined && state.transfer.id !== previous.transfer?.id) {
     const isWait = state.config.policy === 'async'
     report('I2 a move left too little capacity', isWait || waterLevel(state) <= rolloutCapacity(state))
+    report('I2 a move sent an execution beyond the slots', overflow(state) <= overflow(previous))
   }
   state.cells.forEach((cell, index) => {
     report(`I4 the epoch of cell ${index} fell`, cell.epoch >= (previous.cells[index]?.epoch ?? 0))

@@ -1,6 +1,7 @@
 /** @file Which destination an execution gets (E2). Pure. */
+import { effectiveSlots } from './over-commit.ts'
 import type { DraftExecution, Tick } from './tick.ts'
-import type { Destination, SchedulerState } from './types.ts'
+import type { Destination, SchedulerConfig, SchedulerState } from './types.ts'
 
 export function sameDestination(a: Destination | undefined, b: Destination | undefined): boolean {
   return a?.kind === b?.kind && a?.index === b?.index
@@ -20,7 +21,21 @@ export function slotsUsed(state: SchedulerState, destination: Destination): numb
  * they never leave. Among cells, later ones leave later. `except` is a cell that is about to leave.
  */
 export function place(tick: Tick, except?: number): Destination | undefined {
-  return pick(tick, servingEngines(tick)) ?? pick(tick, servingCells(tick, except))
+  const { placement } = tick.state.config
+  return (
+    pick(tick, servingEngines(tick), placement) ??
+    pick(tick, servingCells(tick, except), placement) ??
+    (except === undefined ? overCommitted(tick) : undefined)
+  )
+}
+
+/** Beyond the slots, the least loaded first. Never for a move: a cell leaves only when slots hold everything. */
+function overCommitted(tick: Tick): Destination | undefined {
+  const { factor } = tick.state.load
+  if (factor <= 1) return undefined
+  const candidates = [...servingEngines(tick), ...servingCells(tick, undefined)]
+  const widened = candidates.map((c) => ({ ...c, slots: effectiveSlots(c.slots, factor) }))
+  return pick(tick, widened, 'balanced')
 }
 
 interface Candidate {
@@ -45,15 +60,18 @@ function servingCells({ state, guards }: Tick, except: number | undefined): Cand
 }
 
 /** @param candidates in order of preference. */
-function pick({ state, guards }: Tick, candidates: readonly Candidate[]): Destination | undefined {
+function pick(
+  { state, guards }: Tick,
+  candidates: readonly Candidate[],
+  placement: SchedulerConfig['placement'],
+): Destination | undefined {
   const open = candidates
     .map((c) => ({ ...c, used: slotsUsed(state, c) }))
     .filter((c) => guards.hasRoom(c.used, c.slots))
     .map((c) => ({ kind: c.kind, index: c.index, load: c.used / c.slots }))
   const first = open[0]
   if (first === undefined) return undefined
-  const chosen =
-    state.config.placement === 'latest' ? first : open.reduce((best, c) => (c.load < best.load ? c : best), first)
+  const chosen = placement === 'latest' ? first : open.reduce((best, c) => (c.load < best.load ? c : best), first)
   return { kind: chosen.kind, index: chosen.index }
 }
 

@@ -126,7 +126,7 @@ describe('the invariants notice a broken guard', () => {
   test('a water level off by one cell', () => {
     const guards = { ...GUARDS, waterLevelAllows: offByOneCell }
     // The all-or-nothing reservation refuses most of these moves too; attempts that lost their cell slip past it.
-    const config = { ...base, cells: 2, cellSlots: 4, groupSize: 4, groupsPerStep: 1, carryOver: 0, totalSteps: 12 }
+    const config = { ...base, cells: 2, cellSlots: 4, groupSize: 4, groupsPerStep: 1, carryOver: 0, carryOverMin: 0, carryOverMax: 0, totalSteps: 12 }
     expect(firstViolation(config, 16, (state, event, atMs) => advanceWith(guards, state, event, atMs))).toMatch(
       /I2 a move left too little capacity/,
     )

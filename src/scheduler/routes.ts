@@ -1,5 +1,6 @@
 /** @file Executions that change their destination, and the routes that tell the forwarding point. */
 import { place, reroute, sameDestination } from './place.ts'
+import { hold } from './straggler.ts'
 import { membersOf } from './tick.ts'
 import type { DraftExecution, Tick } from './tick.ts'
 import type { Destination } from './types.ts'
@@ -22,7 +23,7 @@ export function rehome(tick: Tick, gone: Destination): void {
   for (const member of lost) member.destination = undefined
   for (const member of lost) {
     reroute(tick, member, place(tick))
-    if (member.destination === undefined && member.phase === 'running') member.phase = 'held'
+    if (member.destination === undefined && member.phase === 'running') hold(tick.state, member)
   }
   pushRoutes(tick, lost)
 }

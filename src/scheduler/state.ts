@@ -49,7 +49,14 @@ export function resumedState(config: SchedulerConfig, point: ResumePoint): Sched
     policyVersion: point.step,
     step: point.step,
     checkpointStep: point.step,
-    burst: { id: point.bursts - 1, firstStep: point.step, stepsLeft: 0 },
+    burst: {
+      id: point.bursts - 1,
+      firstStep: point.step,
+      stepsLeft: 0,
+      startedAtMs: 0,
+      leadMs: undefined,
+      workMs: 0,
+    },
     prefix: 0,
     dispatched: members.length,
     started: terminated,
@@ -71,12 +78,23 @@ export function resumedState(config: SchedulerConfig, point: ResumePoint): Sched
     transfer: undefined,
     nowMs: 0,
     carryOver: config.carryOver,
+    history: { completions: [], bursts: [] },
+    load: { busyShare: undefined, reports: 0, factor: 1 },
+    wakeAtMs: undefined,
+    cutExecutions: 0,
     serial: groups.length,
   }
 }
 
 function resumedGroup(config: SchedulerConfig, group: ResumedGroup, order: number): GroupSlot {
-  const members = group.members.map((m): ExecutionSlot => ({ ...m, destination: undefined, routeEpoch: 0 }))
+  const members = group.members.map((m): ExecutionSlot => ({
+    ...m,
+    destination: undefined,
+    routeEpoch: 0,
+    startedAtMs: undefined,
+    heldAtMs: undefined,
+    cut: false,
+  }))
   const isReady = members.every((m) => isResolved(m)) && hasSignal(config, members)
   return {
     groupId: group.groupId,
@@ -84,6 +102,9 @@ function resumedGroup(config: SchedulerConfig, group: ResumedGroup, order: numbe
     phase: isReady ? 'ready' : 'running',
     readyOrder: isReady ? order : undefined,
     trainedStep: undefined,
+    dispatchedAtMs: undefined,
+    startedAtMs: undefined,
+    quorumMs: undefined,
     members,
   }
 }
@@ -123,9 +144,15 @@ function isExcluded(config: SchedulerConfig, group: GroupSlot): boolean {
   return group.members.every((m) => isResolved(m)) && !hasSignal(config, group.members)
 }
 
-/** round((phi + mu) B). [groups] */
-export function dispatchDepth(config: SchedulerConfig): number {
-  return Math.round((config.carryOver + config.stepsPerBurst) * config.groupsPerStep)
+/** Members that must have ended before another may be cut. */
+export function quorumOf(config: Pick<SchedulerConfig, 'stragglerQuorum' | 'groupSize'>): number {
+  // 0.7 x 10 is a little more than 7.
+  return Math.ceil(config.stragglerQuorum * config.groupSize - 1e-9)
+}
+
+/** Q_b = round((phi + mu) B), with phi as it is now: groups out at a boundary. [groups] */
+export function dispatchDepth({ config, carryOver }: Pick<SchedulerState, 'config' | 'carryOver'>): number {
+  return Math.round((carryOver + config.stepsPerBurst) * config.groupsPerStep)
 }
 
 const COUNTS = [
@@ -148,14 +175,56 @@ export function checkConfig(config: SchedulerConfig): void {
     const value = config[name]
     if (!Number.isInteger(value) || value < 1) reject(`${name} is ${value}: it must be a whole number of at least 1`)
   }
-  if (!(config.carryOver >= 0)) reject(`carryOver (phi) is ${config.carryOver}: it must be a number of at least 0`)
+  checkCarryOver(config)
+  checkLevers(config)
   if (config.standaloneSlots.some((slots) => !Number.isInteger(slots) || slots < 1)) {
     reject('a standalone engine without slots can serve nothing: give it at least 1 or leave it out')
   }
-  if (config.policy === 'colocate' && config.carryOver !== 0) {
-    reject(`policy colocate trains only what it waited for: set carryOver (phi) to 0 instead of ${config.carryOver}`)
+  if (config.policy === 'colocate' && config.carryOverMax !== 0) {
+    reject(`policy colocate trains only what it waited for: set carryOver (phi) to 0 instead of ${config.carryOverMax}`)
   }
   if (config.policy === 'async') checkSplit(config)
+}
+
+function checkCarryOver({ carryOver, carryOverMin, carryOverMax }: SchedulerConfig): void {
+  if (!(carryOver >= 0 && Number.isFinite(carryOver))) {
+    reject(`carryOver (phi) is ${carryOver}: it must be a number of at least 0`)
+  }
+  if (!(carryOverMin >= 0 && carryOverMin <= carryOver && carryOver <= carryOverMax && Number.isFinite(carryOverMax))) {
+    reject(
+      `carryOver (phi) is ${carryOver}: it must lie between carryOverMin ${carryOverMin} and carryOverMax ${carryOverMax}`,
+    )
+  }
+}
+
+/**
+ * `qwengyre` is the published behaviour, so it has no lever beyond the water level. Levers that are not about roles
+ * (phi but under `colocate`, the cut, over-commit) are open to the other policies: a baseline may be tuned too. Those
+ * about moves change nothing where no cell moves.
+ */
+function checkLevers(config: SchedulerConfig): void {
+  const { stragglerQuorum, stragglerGrace, overCommit } = config
+  if (!(stragglerQuorum > 0 && stragglerQuorum <= 1)) {
+    reject(`stragglerQuorum is ${stragglerQuorum}: it must be a share above 0, 1 to cut nothing`)
+  }
+  if (!(stragglerGrace >= 0 && Number.isFinite(stragglerGrace))) {
+    reject(`stragglerGrace is ${stragglerGrace}: it must be a number of at least 0`)
+  }
+  if (!(overCommit >= 1 && Number.isFinite(overCommit))) {
+    reject(`overCommit is ${overCommit}: it must be a number of at least 1`)
+  }
+  if (config.policy !== 'qwengyre') return
+  const added: readonly (readonly [string, boolean])[] = [
+    ['demandAware', config.demandAware],
+    ['placement balanced', config.placement !== 'latest'],
+    [`stragglerQuorum ${stragglerQuorum}`, stragglerQuorum < 1],
+    [`overCommit ${overCommit}`, overCommit > 1],
+    [`a phi between ${config.carryOverMin} and ${config.carryOverMax}`, config.carryOverMin !== config.carryOverMax],
+  ]
+  for (const [lever, isThere] of added) {
+    if (isThere)
+      reject(`policy qwengyre is the published behaviour, without ${lever}: take it out, or use policy elastic`)
+  }
 }
 
 function checkSplit(config: SchedulerConfig): void {
@@ -170,12 +239,16 @@ function checkSplit(config: SchedulerConfig): void {
   }
 }
 
+function isElastic({ policy }: SchedulerConfig): boolean {
+  return policy === 'elastic' || policy === 'qwengyre'
+}
+
 /** What will work but surprise: each a sentence for the user. */
 export function configWarnings(config: SchedulerConfig): string[] {
   const standalone = config.standaloneSlots.reduce((sum, slots) => sum + slots, 0)
   const rolloutCells = config.policy === 'async' ? config.cells - config.trainingCells : config.cells
   const slots = rolloutCells * config.cellSlots + standalone
-  const executions = dispatchDepth(config) * config.groupSize
+  const executions = dispatchDepth({ config, carryOver: config.carryOver }) * config.groupSize
   const carried = Math.round(config.carryOver * config.groupsPerStep) * config.groupSize
   const warnings: string[] = []
   if (executions > slots) {
@@ -183,9 +256,14 @@ export function configWarnings(config: SchedulerConfig): string[] {
       `a burst starts with ${executions} executions and there are ${slots} slots: ${executions - slots} wait in a queue`,
     )
   }
-  if (config.policy === 'elastic' && carried > slots - config.cellSlots) {
+  if (isElastic(config) && carried > slots - config.cellSlots) {
     warnings.push(
       `the ${carried} executions carried over do not fit the slots that remain when the core trains: training waits for them as if phi were 0`,
+    )
+  }
+  if (config.stragglerQuorum < 1 && quorumOf(config) >= config.groupSize) {
+    warnings.push(
+      `stragglerQuorum ${config.stragglerQuorum} of ${config.groupSize} executions is all of them: nothing is cut`,
     )
   }
   return warnings

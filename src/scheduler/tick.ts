@@ -36,6 +36,8 @@ export function draftOf(state: SchedulerState): DraftState {
     openStep:
       step === undefined ? undefined : { ...step, groups: step.groups.map((g) => ({ ...g })), queue: [...step.queue] },
     transfer: state.transfer === undefined ? undefined : { ...state.transfer },
+    history: { completions: [...state.history.completions], bursts: [...state.history.bursts] },
+    load: { ...state.load },
   }
 }
 

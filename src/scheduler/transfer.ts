@@ -5,9 +5,10 @@
  * undone when the move makes no sense any more (`Guards.mayGoOn`), entering goes on. The death of the core undoes the
  * step, not the move.
  */
+import { hasBacklog } from './demand.ts'
 import { moveAway } from './routes.ts'
 import { nextSerial } from './tick.ts'
-import type { DraftCell, DraftState, Tick } from './tick.ts'
+import type { DraftCell, Tick } from './tick.ts'
 import { rolloutCapacity, waterLevel } from './waterlevel.ts'
 
 /** E8. */
@@ -31,14 +32,6 @@ function policyAllows(tick: Tick): boolean {
   if (config.policy === 'colocate' && state.groups.some((g) => g.phase === 'running')) return false
   if (!tick.guards.waterLevelAllows(waterLevel(state), rolloutCapacity(state), config.cellSlots)) return false
   return !config.demandAware || state.prefix === 0 || hasBacklog(state)
-}
-
-/** Work the present members have not claimed. */
-function hasBacklog(state: DraftState): boolean {
-  const step = state.openStep
-  if (step === undefined) return false
-  const isBuilding = step.groups.some((g) => g.microSteps === undefined)
-  return step.queue.length > 0 || isBuilding || state.groups.some((g) => g.phase === 'ready')
 }
 
 /** Reservation and routes. Returns false, and changes nothing, without a reservation. */

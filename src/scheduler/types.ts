@@ -29,14 +29,14 @@ export interface SchedulerConfig {
   readonly groupsPerStep: number
   /** mu. [steps] */
   readonly stepsPerBurst: number
-  /** phi at the start: dispatch depth is round((phi + mu) B) groups. [steps] */
+  /** phi until there is enough history to choose it: dispatch depth is round((phi + mu) B) groups. [steps] */
   readonly carryOver: number
   /** What the slip-budget controller may choose phi from, in quarters; both equal to carryOver keep it fixed. [steps] */
   readonly carryOverMin: number
   readonly carryOverMax: number
   /**
-   * Share of a group that has ended before its last members are cut: after a further `stragglerGrace` of the time
-   * the quorum took, their work so far is scored. 1 never cuts.
+   * Share of a group that has ended before its last members may be cut: one that has run as long as the quorum took and
+   * `stragglerGrace` of that longer is ended, and its work so far is scored. 1 never cuts.
    */
   readonly stragglerQuorum: number
   readonly stragglerGrace: number
@@ -76,6 +76,12 @@ export interface ExecutionSlot {
   /** Slot owner; set while `running`, and while `retrying` (a new attempt keeps the slot of the old one). */
   readonly destination: Destination | undefined
   readonly routeEpoch: number
+  /** When the present attempt began to run, moved on by the time it was held; undefined before. [ms] */
+  readonly startedAtMs: number | undefined
+  /** Since when it is `held`; undefined otherwise. [ms] */
+  readonly heldAtMs: number | undefined
+  /** The present attempt was told to end early. */
+  readonly cut: boolean
 }
 
 /** `trained` is consumed by weights that no checkpoint holds yet: a core death makes it `ready` again. */
@@ -90,6 +96,12 @@ export interface GroupSlot {
   readonly readyOrder: number | undefined
   /** Step that consumed it, while `trained`. */
   readonly trainedStep: number | undefined
+  /** Undefined when this process did not dispatch it. [ms] */
+  readonly dispatchedAtMs: number | undefined
+  /** When its first member began to run; undefined before. [ms] */
+  readonly startedAtMs: number | undefined
+  /** Time from then until the quorum had ended; undefined before, and when it was there from the start. [ms] */
+  readonly quorumMs: number | undefined
   readonly members: readonly ExecutionSlot[]
 }
 
@@ -158,6 +170,29 @@ export interface BurstSlot {
   /** s at its start. */
   readonly firstStep: number
   readonly stepsLeft: number
+  readonly startedAtMs: number
+  /** Time before anything was trained; undefined until then. [ms] */
+  readonly leadMs: number | undefined
+  /** Time with training work in hand. [ms] */
+  readonly workMs: number
+}
+
+/** What happened, as far as phi is chosen from it. Bounded. */
+export interface ScheduleHistory {
+  /** Time of groups from dispatch to ready, in the order they became ready; whole dispatches are dropped. [ms] */
+  readonly completions: readonly { readonly dispatchVersion: number; readonly elapsedMs: number }[]
+  /** Full bursts: `leadMs` before anything was trained, `stepMs` of training work per step. [ms] */
+  readonly bursts: readonly { readonly leadMs: number; readonly stepMs: number }[]
+}
+
+/** How busy the engines are, and what is made of it. */
+export interface LoadSlot {
+  /** Moving average of generations running as a share of slots while executions wait; undefined before a report. */
+  readonly busyShare: number | undefined
+  /** Reports since the factor last changed, up to what the next change takes. */
+  readonly reports: number
+  /** Executions admitted per slot, 1 to `overCommit`. */
+  readonly factor: number
 }
 
 /** The one rollout-to-training move that may be under way. */
@@ -220,6 +255,12 @@ export interface SchedulerState {
   readonly nowMs: number
   /** phi at present. [steps] */
   readonly carryOver: number
+  readonly history: ScheduleHistory
+  readonly load: LoadSlot
+  /** Earliest time asked for by a `wake` that has not come; undefined without one. [ms] */
+  readonly wakeAtMs: number | undefined
+  /** Executions told to end early, since this process began. */
+  readonly cutExecutions: number
   /** Source of unique ids: transfers, claims, ready order. */
   readonly serial: number
 }
@@ -258,9 +299,10 @@ export type SchedulerEvent =
   | { readonly kind: 'joined'; readonly cell: number; readonly epoch: number; readonly step: number }
   | { readonly kind: 'join-failed'; readonly cell: number; readonly epoch: number; readonly step: number }
   | { readonly kind: 'micro-step-done'; readonly cell: number; readonly epoch: number; readonly key: string }
-  | { readonly kind: 'reduced'; readonly epoch: number }
-  | { readonly kind: 'reduce-failed'; readonly epoch: number }
-  | { readonly kind: 'optimized'; readonly epoch: number }
+  /** These three carry the step of their command: the epoch of the core outlives its steps. */
+  | { readonly kind: 'reduced'; readonly epoch: number; readonly step: number }
+  | { readonly kind: 'reduce-failed'; readonly epoch: number; readonly step: number }
+  | { readonly kind: 'optimized'; readonly epoch: number; readonly step: number }
   | { readonly kind: 'checkpointed'; readonly step: number }
   /** The core could not save: it counts as failed. */
   | { readonly kind: 'checkpoint-failed'; readonly step: number }
@@ -285,6 +327,12 @@ export interface ScheduledRoute {
   /** undefined holds its requests. */
   readonly destination: Destination | undefined
   readonly routeEpoch: number
+}
+
+/** Of the groups of one step: optimizer steps between their dispatch and the weights they were trained on. [steps] */
+export interface StepStaleness {
+  readonly mean: number
+  readonly max: number
 }
 
 /** What the controller is to do. Each is answered by the event named beside it, or by `cell-failed`. */
@@ -353,6 +401,7 @@ export type Command =
       readonly step: number
       readonly burst: number
       readonly groups: readonly { readonly groupId: GroupId; readonly dispatchVersion: number }[]
+      readonly staleness: StepStaleness
     }
   /** Steps since the last checkpoint were undone by a core death: forget their summaries. No answer. */
   | { readonly kind: 'steps-undone'; readonly toStep: number }
