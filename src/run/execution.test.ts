@@ -108,7 +108,9 @@ describe.each(sandboxes.filter(([name]) => name !== 'bubblewrap' || probe.works)
         seed: 1,
         stop: never,
         ...signals,
-        onTerminated: () => (terminated = true),
+        onTerminated: () => {
+          terminated = true
+        },
       },
     )
     const hasStarted = (): boolean => workspace !== '' && existsSync(join(workspace, 'started'))

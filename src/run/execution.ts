@@ -58,7 +58,7 @@ export interface ExecutionOrder {
   /** Of what the policy samples: the same for every attempt of one member. */
   readonly seed: number
   /** The harness has ended, its slot is free, and its work goes to the scorer. Not called for a failure. */
-  readonly onTerminated?: () => void
+  readonly onTerminated?: () => void | Promise<void>
   /** The run ends: nothing is scored. */
   readonly stop: AbortSignal
   /** Ends the harness as its timeout would; what it left behind is scored. Ignored once it has ended. */
@@ -161,7 +161,7 @@ async function runInSandbox(deps: ExecutionDeps, attempt: Attempt): Promise<Exec
       ...counts,
     }
   }
-  attempt.onTerminated?.()
+  await attempt.onTerminated?.()
   return { ...(await scored(deps, attempt, wasCut ? 'cut' : outcomeOf(end))), ...counts }
 }
 

@@ -20,6 +20,7 @@ import { type ExecutionDeps, type ExecutionReport, runExecution } from './execut
 import type { FailureWatch } from './failure-watch.ts'
 import { type GroupLedger, presentAttempts, queuedRow } from './ledger.ts'
 import type { ParkedTask } from './parked-tasks.ts'
+import { patiently } from './patience.ts'
 import { StepObserver } from './step-observer.ts'
 
 export interface TrainingSettings {
@@ -119,7 +120,7 @@ export class TrainingWork implements RunWork {
     const task = group === undefined ? undefined : ledger.taskNamed(group.taskName)
     if (task === undefined) throw new Error(`its task ${group?.taskName ?? '?'} is not in the task set any more`)
     const started: ExecutionRow = { ...row, state: 'running', startedAtMs: clock.now() }
-    store.putExecution(started)
+    await this.#write(() => store.putExecution(started))
     const cut = new AbortController()
     this.#cuts.set(executionId, cut)
     const report = await runExecution(this.#deps.execution, {
@@ -128,18 +129,23 @@ export class TrainingWork implements RunWork {
       // Not by the attempt: what runs again after an interruption samples the same tokens from the same weights, so
       // that what is trained on does not depend on who was killed when.
       seed: hashSeed('execution', settings.seed, row.groupId, row.member),
-      onTerminated: () => {
+      onTerminated: async () => {
         this.#cuts.delete(executionId)
-        store.putExecution({ ...started, state: 'evaluating' })
+        await this.#write(() => store.putExecution({ ...started, state: 'evaluating' }))
         this.#controller?.executionEnded(executionId)
       },
       stop: this.#stop.signal,
       cut: cut.signal,
     }).finally(() => this.#cuts.delete(executionId))
-    this.#settle(started, report)
+    await this.#settle(started, report)
   }
 
-  #settle(started: ExecutionRow, report: ExecutionReport): void {
+  /** Waits while the disk is full: the execution keeps its slot, and nothing of it is lost. */
+  #write<T>(write: () => T): Promise<T> {
+    return patiently(write, this.#stop.signal)
+  }
+
+  async #settle(started: ExecutionRow, report: ExecutionReport): Promise<void> {
     const { store, clock } = this.#deps
     const row: ExecutionRow = {
       ...started,
@@ -151,8 +157,10 @@ export class TrainingWork implements RunWork {
       errorMessage: report.error === undefined ? undefined : errorText(report.error),
       endedAtMs: clock.now(),
     }
-    store.putExecution(row)
-    new RunCounters(store).add({ model_calls: report.modelCalls, harness_errors: report.harnessErrors })
+    await this.#write(() => store.putExecution(row))
+    const counters = new RunCounters(store)
+    await this.#write(() => counters.add({ model_calls: report.modelCalls }))
+    await this.#write(() => counters.add({ harness_errors: report.harnessErrors }))
     if (report.outcome === 'interrupted') return
     this.#deps.onExecution(row, report)
     const fatal = this.#watch.see(report)
@@ -160,21 +168,21 @@ export class TrainingWork implements RunWork {
     else if (report.outcome === 'infrastructure-failed') {
       // It may get a new attempt, and then its group goes on.
       this.#controller?.executionFailed(row.executionId, reasonOf(report.error))
-      this.#closeGroup(row.groupId)
+      await this.#closeGroup(row.groupId)
     } else {
       // First, so that a lost group is not replaced by one of the task it parked.
-      this.#closeGroup(row.groupId)
+      await this.#closeGroup(row.groupId)
       if (report.score !== undefined) this.#controller?.executionScored(row.executionId)
       else this.#controller?.executionExcluded(row.executionId, reasonOf(report.error))
     }
   }
 
-  #closeGroup(groupId: GroupId): void {
-    const parked = this.#deps.ledger.close(groupId)
+  async #closeGroup(groupId: GroupId): Promise<void> {
+    const parked = await this.#write(() => this.#deps.ledger.close(groupId))
     if (parked !== undefined) this.#deps.onParked?.(parked)
   }
 
-  microSteps(groupId: GroupId, step: number): Promise<readonly MicroBatch[]> {
+  async microSteps(groupId: GroupId, step: number): Promise<readonly MicroBatch[]> {
     const { settings, store } = this.#deps
     const rows = presentAttempts(store.executions(groupId))
     const members = rows.map((row) => this.#member(row))
@@ -182,7 +190,7 @@ export class TrainingWork implements RunWork {
     const teaches = cut.executions.length > 0
     for (const { leaves, member } of members) {
       const rowsOfLeaves = teaches ? leaves : leaves.map(withoutGradient)
-      store.putLeaves(member.executionId, rowsOfLeaves)
+      await this.#write(() => store.putLeaves(member.executionId, rowsOfLeaves))
     }
     const executions = cut.executions.map((e) => ({ ...e, tokenWeight: e.tokenWeight / settings.groupsPerStep }))
     const packed = packMicroSteps(executions, {
@@ -191,7 +199,7 @@ export class TrainingWork implements RunWork {
       minMicroSteps: settings.microStepsPerGroup,
     })
     this.#observer.expect(groupId, step, packed)
-    return Promise.resolve(packed.map((p) => p.batch))
+    return packed.map((p) => p.batch)
   }
 
   #member(row: ExecutionRow): { member: StepMember; leaves: readonly LeafRow[] } {

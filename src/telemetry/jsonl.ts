@@ -18,9 +18,17 @@ export function openJsonl(path: string): JsonlWriter {
   const file = openSync(path, 'a+')
   cutTornTail(file)
   let isOpen = true
+  let isTorn = false
   return {
+    // A log is no ledger: on a full disk a line is lost, and the run goes on.
     write: (record) => {
-      if (isOpen) writeSync(file, `${jsonLine(record)}\n`)
+      if (!isOpen) return
+      const line = Buffer.from(`${isTorn ? '\n' : ''}${jsonLine(record)}\n`)
+      try {
+        isTorn = writeSync(file, line) < line.length
+      } catch {
+        isTorn = true
+      }
     },
     close: () => {
       if (isOpen) closeSync(file)

@@ -4,7 +4,7 @@
  * Slices of one track must nest, so what overlaps (executions) is written as asynchronous spans with an id. The file
  * is an array whose end may be missing: a killed run leaves a timeline that still opens.
  */
-import { closeSync, openSync, writeSync } from 'node:fs'
+import { closeSync, ftruncateSync, openSync, rmSync, writeSync } from 'node:fs'
 
 export interface TraceSlice {
   /** For example `cell 0`. */
@@ -30,14 +30,29 @@ const PROCESS = 1
 
 /** Starts a new file. */
 export function openTrace(path: string): TraceWriter {
-  const file = openSync(path, 'w')
+  // Appending, so that what is cut off leaves no hole.
+  rmSync(path, { force: true })
+  const file = openSync(path, 'a')
+  let size = 0
   const tracks = new Map<string, number>()
   let isOpen = true
   let isFirst = true
   const write = (event: Readonly<Record<string, unknown>>): void => {
-    if (!isOpen) return
-    writeSync(file, `${isFirst ? '[\n' : ',\n'}${JSON.stringify({ pid: PROCESS, ...event })}`)
-    isFirst = false
+    if (isOpen && append(`${isFirst ? '[\n' : ',\n'}${JSON.stringify({ pid: PROCESS, ...event })}`)) isFirst = false
+  }
+  /** All or nothing: on a full disk an event is lost, and the rest still is an array. */
+  const append = (text: string): boolean => {
+    const bytes = Buffer.from(text)
+    try {
+      if (writeSync(file, bytes) === bytes.length) {
+        size += bytes.length
+        return true
+      }
+    } catch {
+      // Below.
+    }
+    ftruncateSync(file, size)
+    return false
   }
   const trackId = (name: string): number => {
     const known = tracks.get(name)
@@ -58,7 +73,7 @@ export function openTrace(path: string): TraceWriter {
     counter: (name, atMs, value) => write({ ph: 'C', tid: 0, name, ts: micros(atMs), args: { value } }),
     close: () => {
       if (!isOpen) return
-      writeSync(file, isFirst ? '[]\n' : '\n]\n')
+      append(isFirst ? '[]\n' : '\n]\n')
       isOpen = false
       closeSync(file)
     },

@@ -81,37 +81,67 @@ describe('opening a ledger', () => {
   })
 })
 
-test('a full disk is E_STORE_DISK, and what was committed before stays', () => {
-  const path = join(root, 'full/ledger.sqlite')
-  // A limit on file size stands in for the full disk: the kernel refuses the write in both cases.
-  const script = `
-    import { openSqliteStore } from './src/adapters/store/sqlite/sqlite-store.ts'
-    import { expectedCall } from './src/ports/store-crash.contract.ts'
-    const store = openSqliteStore(process.argv[1])
-    for (let n = 0; n < 1000; n++) {
-      try { await store.appendCall(expectedCall(n)) }
-      catch (error) { console.log(JSON.stringify({ n, code: error.code, retryable: error.retryable })); break }
-    }
-    process.exit(0)`
-  const out = execFileSync(
-    'bash',
-    [
-      '-c',
-      'ulimit -f 1024; exec "$@"',
-      'bash',
-      process.execPath,
-      '--import',
-      'tsx',
-      '--input-type=module',
-      '-e',
-      script,
-      path,
-    ],
-    { encoding: 'utf8', cwd: join(import.meta.dirname, '../../../..') },
-  )
-  const { n, ...failure } = JSON.parse(out) as { n: number; code: string; retryable: boolean }
-  expect(failure).toEqual({ code: 'E_STORE_DISK', retryable: true })
-  const store = openSqliteStore(path)
-  for (let i = 0; i < n; i++) expect(store.calls(expectedCall(i).executionId)).toEqual([expectedCall(i)])
-  store.close()
+/** Runs a script in a process that may write files of so many KiB, and gives what it printed. */
+function withSmallDisk(kib: number, script: string, path: string): string {
+  const limited = ['-c', `ulimit -S -f ${kib}; exec "$@"`, 'bash']
+  const node = [process.execPath, '--import', 'tsx', '--input-type=module', '-e']
+  return execFileSync('bash', [...limited, ...node, script, path], {
+    encoding: 'utf8',
+    cwd: join(import.meta.dirname, '../../../..'),
+  })
+}
+
+// A limit on file size stands in for the full disk: the kernel refuses the write in both cases.
+describe('a full disk', () => {
+  test('is E_STORE_DISK once the patience is over, and what was committed before stays', () => {
+    const path = join(root, 'full/ledger.sqlite')
+    const script = `
+      import { openSqliteStore } from './src/adapters/store/sqlite/sqlite-store.ts'
+      import { expectedCall } from './src/ports/store-crash.contract.ts'
+      const store = openSqliteStore(process.argv[1], { patienceMs: 300 })
+      for (let n = 0; n < 1000; n++) {
+        try { await store.appendCall(expectedCall(n)) }
+        catch (error) { console.log(JSON.stringify({ n, code: error.code, retryable: error.retryable })); break }
+      }
+      process.exit(0)`
+    const { n, ...failure } = JSON.parse(withSmallDisk(1024, script, path)) as { n: number }
+    expect(failure).toEqual({ code: 'E_STORE_DISK', retryable: true })
+    const store = openSqliteStore(path)
+    for (let i = 0; i < n; i++) expect(store.calls(expectedCall(i).executionId)).toEqual([expectedCall(i)])
+    expect(store.calls(expectedCall(n).executionId)).toEqual([])
+    store.close()
+  })
+
+  test.skipIf(!existsSync('/usr/bin/prlimit'))('is waited for: nothing is acknowledged before it is written', () => {
+    const path = join(root, 'waits/ledger.sqlite')
+    const script = `
+      import { execFileSync } from 'node:child_process'
+      import { setTimeout as sleep } from 'node:timers/promises'
+      import { openSqliteStore } from './src/adapters/store/sqlite/sqlite-store.ts'
+      import { expectedCall } from './src/ports/store-crash.contract.ts'
+      let waits = 0
+      const store = openSqliteStore(process.argv[1], { onFull: () => waits++ })
+      const kept = []
+      const calls = Array.from({ length: 40 }, async (_, n) => {
+        await sleep(5 * n)
+        await store.appendCall(expectedCall(n))
+        kept.push(n)
+      })
+      await sleep(1000)
+      const before = kept.length
+      const written = kept.filter((n) => store.calls(expectedCall(n).executionId).length === 1).length
+      const waitsThen = waits
+      execFileSync('prlimit', ['--pid', String(process.pid), '--fsize=unlimited:unlimited'])
+      await Promise.all(calls)
+      const inOrder = kept.every((n, i) => n === i)
+      console.log(JSON.stringify({ before, written, waited: waitsThen > 1, after: kept.length, inOrder }))
+      process.exit(0)`
+    const told = JSON.parse(withSmallDisk(1024, script, path)) as { before: number; written: number }
+    expect(told).toMatchObject({ waited: true, after: 40, inOrder: true })
+    expect(told.before).toBeLessThan(40)
+    expect(told.written).toBe(told.before)
+    const store = openSqliteStore(path)
+    for (let i = 0; i < 40; i++) expect(store.calls(expectedCall(i).executionId)).toEqual([expectedCall(i)])
+    store.close()
+  })
 })

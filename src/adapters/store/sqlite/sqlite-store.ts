@@ -2,9 +2,11 @@
  * @file The Store port in one SQLite file.
  *
  * Invariant "committed or absent": every public method is one transaction. Calls that arrive in the same turn of
- * the event loop share one, and each resolves only after its commit.
+ * the event loop share one, and each resolves only after its commit. A record that finds the disk full waits for space:
+ * whoever waits for its record is served late, not refused.
  */
-import { GyreError } from '../../../core/errors.ts'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { GyreError, hasCode } from '../../../core/errors.ts'
 import type { CallId, ExecutionId, GroupId } from '../../../core/ids.ts'
 import type { CheckpointRow, ExecutionRow, GroupRow, LeafRow, StepRow, Store } from '../../../ports/store.ts'
 import type { CallRecord, TreeNode } from '../../../trajectory/node.ts'
@@ -19,20 +21,29 @@ export interface SqliteStoreOptions {
   readonly access?: 'write' | 'read'
   /** Default `process`: safe against kill -9. `power` waits for the disk at every commit. */
   readonly durability?: Durability
+  /** How long a record waits for space on a full disk before it fails. [ms] Default 30 minutes. */
+  readonly patienceMs?: number
+  /** A record waits because the disk is full, and is written again after so long. [ms] */
+  readonly onFull?: (error: GyreError, retryInMs: number) => void
 }
+
+const PATIENCE_MS = 30 * 60_000
+const FIRST_PAUSE_MS = 100
+const LONGEST_PAUSE_MS = 10_000
 
 /**
  * Opens the ledger at `path`, creating the file and its folder when they are missing.
  * @throws GyreError E_STORE_OPEN, E_STORE_SCHEMA, E_STORE_LOCKED. Later calls: E_STORE_DISK, E_STORE_BUSY, E_STORE_CONFLICT.
  */
 export function openSqliteStore(path: string, options: SqliteStoreOptions = {}): Store {
-  const { access = 'write', durability = 'process' } = options
+  const { access = 'write', durability = 'process', patienceMs = PATIENCE_MS, onFull = () => undefined } = options
+  const waiting = { patienceMs, onFull }
   // The file first: it makes the folder and says best what is wrong with it.
   const connection = new Connection({ path, access, durability })
-  if (access === 'read') return new SqliteStore(connection, () => undefined)
+  if (access === 'read') return new SqliteStore(connection, () => undefined, waiting)
   try {
     const lock = lockLedger(path)
-    return new SqliteStore(connection, () => lock.release())
+    return new SqliteStore(connection, () => lock.release(), waiting)
   } catch (error) {
     connection.close()
     throw error
@@ -48,12 +59,20 @@ interface PendingCall {
 class SqliteStore implements Store {
   readonly #db: Connection
   readonly #release: () => void
+  readonly #waiting: Required<Pick<SqliteStoreOptions, 'patienceMs' | 'onFull'>>
   #pending: PendingCall[] = []
+  /** While the disk is full: since when, and how long it waits for the next try. */
+  #full: { readonly sinceMs: number; readonly pauseMs: number; readonly timer: NodeJS.Timeout } | undefined
   #isClosed = false
 
-  constructor(connection: Connection, release: () => void) {
+  constructor(
+    connection: Connection,
+    release: () => void,
+    waiting: Required<Pick<SqliteStoreOptions, 'patienceMs' | 'onFull'>>,
+  ) {
     this.#db = connection
     this.#release = release
+    this.#waiting = waiting
   }
 
   setMeta(key: string, value: string): void {
@@ -119,12 +138,26 @@ class SqliteStore implements Store {
     if (this.#isClosed) throw conflict(`call ${record.callId} came after the store was closed`)
     await new Promise<void>((resolve, reject) => {
       this.#pending.push({ record, resolve, reject })
-      if (this.#pending.length === 1) setImmediate(() => this.#flush())
+      if (this.#pending.length === 1 && this.#full === undefined) setImmediate(() => this.#flush())
     })
   }
 
-  // oxlint-disable-next-line typescript/require-await -- the port is asynchronous for stores over a network
   async markOrphan(executionId: ExecutionId, callId: CallId): Promise<void> {
+    const { patienceMs, onFull } = this.#waiting
+    const endsAt = performance.now() + patienceMs
+    for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
+      try {
+        this.#markOrphan(executionId, callId)
+        return
+      } catch (error) {
+        if (!hasCode(error, 'E_STORE_DISK') || this.#isClosed || performance.now() + pauseMs > endsAt) throw error
+        onFull(error, pauseMs)
+      }
+      await sleep(pauseMs)
+    }
+  }
+
+  #markOrphan(executionId: ExecutionId, callId: CallId): void {
     this.#flush()
     const known = this.#db.all(
       sql.selectFrom('calls').select('call_id').where('call_id', '=', callId).where('execution_id', '=', executionId),
@@ -201,6 +234,9 @@ class SqliteStore implements Store {
     if (this.#isClosed) return
     this.#flush()
     this.#isClosed = true
+    // The last try is over: what still found no space was acknowledged to nobody.
+    clearTimeout(this.#full?.timer)
+    for (const call of this.#pending.splice(0)) call.reject(conflict('the store was closed before the disk had space'))
     this.#db.close()
     this.#release()
   }
@@ -225,28 +261,60 @@ class SqliteStore implements Store {
     }
   }
 
-  /** Commits what is pending in one transaction; when that fails, one by one, so a bad record harms no other. */
-  #flush(): void {
+  /**
+   * Commits what is pending in one transaction; when that fails, one by one, so a bad record harms no other. While the
+   * disk is full all of it waits, in order.
+   * @param pauseMs until the next try when the disk is still full.
+   */
+  #flush(pauseMs: number = this.#full?.pauseMs ?? FIRST_PAUSE_MS): void {
     const batch = this.#pending
     if (batch.length === 0) return
     this.#pending = []
     try {
       this.#db.transaction(() => batch.forEach((call) => this.#insertCall(call.record)))
     } catch (error) {
-      if (batch.length === 1) batch[0]?.reject(error)
-      else batch.forEach((call) => this.#commitAlone(call))
+      if (hasCode(error, 'E_STORE_DISK')) this.#wait(batch, error, pauseMs)
+      else if (batch.length === 1) batch[0]?.reject(error)
+      else this.#commitEach(batch, pauseMs)
       return
     }
+    this.#foundSpace()
     for (const call of batch) call.resolve()
   }
 
-  #commitAlone(call: PendingCall): void {
-    try {
-      this.#db.transaction(() => this.#insertCall(call.record))
-      call.resolve()
-    } catch (error) {
-      call.reject(error)
+  #commitEach(batch: readonly PendingCall[], pauseMs: number): void {
+    for (const [index, call] of batch.entries()) {
+      try {
+        this.#db.transaction(() => this.#insertCall(call.record))
+        call.resolve()
+      } catch (error) {
+        if (hasCode(error, 'E_STORE_DISK')) return this.#wait(batch.slice(index), error, pauseMs)
+        call.reject(error)
+      }
     }
+    this.#foundSpace()
+  }
+
+  /** Nothing of the batch was written. It is tried again, or given up when that went on for too long. */
+  #wait(batch: readonly PendingCall[], error: GyreError, pauseMs: number): void {
+    const { patienceMs, onFull } = this.#waiting
+    const now = performance.now()
+    const sinceMs = this.#full?.sinceMs ?? now
+    clearTimeout(this.#full?.timer)
+    if (now - sinceMs + pauseMs > patienceMs) {
+      this.#full = undefined
+      for (const call of batch) call.reject(error)
+      return
+    }
+    this.#pending = [...batch, ...this.#pending]
+    const timer = setTimeout(() => this.#flush(Math.min(2 * pauseMs, LONGEST_PAUSE_MS)), pauseMs)
+    this.#full = { sinceMs, pauseMs, timer }
+    onFull(error, pauseMs)
+  }
+
+  #foundSpace(): void {
+    clearTimeout(this.#full?.timer)
+    this.#full = undefined
   }
 
   #insertCall(record: CallRecord): void {
