@@ -212,7 +212,7 @@ test('a resumed run goes on with its unfinished groups and dispatches only what 
 })
 
 test('one cell alone rolls out, trains when everything is finished, and rolls out again', () => {
-  const options = { seed: 4, deaths: 0, exclusions: 0, executionFailures: 0, throughJson: true }
+  const options = { seed: 4, throughJson: true }
   const world = new TestWorld(initialState(withPhi(0, { cells: 1 })), options, advance, () => {})
   world.run()
   expect(world.log.filter((c) => c.kind === 'enter-training')).toHaveLength(3)

@@ -76,7 +76,7 @@ function apply(tick: Tick, event: SchedulerEvent): void {
   }
   switch (event.kind) {
     case 'start':
-      if (tick.guards.isIdle(tick.state) && !tick.state.stopping) start(tick)
+      if (tick.guards.isIdle(tick.state) && tick.guards.mayBegin(tick.state)) start(tick)
       return
     case 'stop':
       tick.state.stopping = true
@@ -158,6 +158,7 @@ function applyToEngine(tick: Tick, event: EngineEvent): void {
 function applyToCore(tick: Tick, event: CoreEvent): void {
   const core = tick.state.cells[0]
   if (core === undefined || !tick.guards.isOfCore(core, event.epoch)) return
+  if (!tick.guards.isOfOpenStep(tick.state, event.step)) return
   if (event.kind === 'reduced') reduced(tick)
   else if (event.kind === 'reduce-failed') reduceFailed(tick)
   else optimized(tick)
@@ -187,6 +188,8 @@ function applyToCell(tick: Tick, cell: DraftCell, event: CellEvent): void {
       cellRestarted(cell)
       return
     case 'restart-failed':
+      // Said twice, it counts once.
+      cell.epoch++
       restartCell(tick, event.cell, cell)
       return
     case 'cell-restored':
@@ -207,18 +210,22 @@ function published(tick: Tick, cell: DraftCell, version: number): void {
 
 /** A move is undone only for executions that `admit` found no place for. */
 const ALWAYS = [restore, admit, rollBack, cutStragglers]
-/** Claims come before the water level: a satellite moves for what the present members leave. */
-const RUNNING = [...ALWAYS, assign, replaceLost, cutBurst, join, claim, closeStep, checkWaterLevel]
+/**
+ * Nobody joins a step that is complete, and claims come before the water level: a satellite moves for what the present
+ * members leave.
+ */
+const RUNNING = [...ALWAYS, assign, replaceLost, cutBurst, closeStep, join, claim, checkWaterLevel]
 const PUBLISHING = [...ALWAYS, publish, publishStandalone, endBurst]
 
 function settle(tick: Tick): void {
   let isMoving = true
   // Every rule that returns true has used something up, so the loop ends.
-  while (isMoving) isMoving = rulesOf(tick.state).some((rule) => rule(tick))
+  while (isMoving) isMoving = rulesOf(tick).some((rule) => rule(tick))
 }
 
-function rulesOf({ phase, stopping }: SchedulerState): readonly ((tick: Tick) => boolean)[] {
-  if (stopping || phase === 'idle' || phase === 'done' || phase === 'failed') return []
+function rulesOf({ state, guards }: Tick): readonly ((tick: Tick) => boolean)[] {
+  const { phase } = state
+  if (!guards.mayBegin(state) || phase === 'idle' || phase === 'done' || phase === 'failed') return []
   if (phase === 'checkpointing') return ALWAYS
   return phase === 'running' ? RUNNING : PUBLISHING
 }

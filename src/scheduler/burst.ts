@@ -9,7 +9,7 @@ import { rolloutCapacity, waterLevel } from './waterlevel.ts'
 /** E11, second half. */
 export function optimized(tick: Tick): void {
   const { state } = tick
-  if (state.openStep === undefined || !tick.guards.isOptimizing(state.openStep)) return
+  if (state.openStep?.phase !== 'optimizing') return
   const done = state.groups.filter((g) => g.phase === 'assigned')
   for (const group of done) {
     group.phase = 'trained'

@@ -52,7 +52,7 @@ function create(tick: Tick, count: number): void {
 /** The only place where d grows. */
 export function groupsCreated(tick: Tick, groups: readonly CreatedGroup[]): void {
   const { state } = tick
-  if (!tick.guards.isAskedFor(state.creating)) return
+  if (!tick.guards.isAskedFor(state, groups)) return
   if (groups.length !== state.creating || groups.some((g) => g.executionIds.length !== state.config.groupSize)) {
     failRun(tick, `${groups.length} groups were created where ${state.creating} were asked for`)
     return

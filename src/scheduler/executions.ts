@@ -105,7 +105,7 @@ function resolveGroup(tick: Tick, group: DraftGroup): void {
   state.groups = state.groups.filter((g) => g !== group)
   state.excludedGroups++
   state.excludedInARow++
-  if (state.excludedInARow >= state.config.excludedGroupsLimit) {
+  if (!tick.guards.mayLoseMore(state.excludedInARow, state.config.excludedGroupsLimit)) {
     failRun(tick, `${state.excludedInARow} groups in a row had fewer than two scored executions`)
   }
 }

@@ -6,6 +6,7 @@ import { mayAssign } from './staleness.ts'
 import { dispatchDepth, isResolved, isUnfinished } from './state.ts'
 import type {
   CellSlot,
+  CreatedGroup,
   ExecutionSlot,
   GroupSlot,
   SchedulerState,
@@ -33,6 +34,8 @@ export const GUARDS = {
   /** [I5, I10] */
   isOfTransfer: (transfer: TransferSlot, id: number, phase: TransferSlot['phase']): boolean =>
     transfer.id === id && transfer.phase === phase,
+  /** Of gathering and optimizing: [I7] */
+  isOfOpenStep: (state: SchedulerState, index: number): boolean => state.openStep?.index === index,
   /** Of micro-steps built: [I7] */
   isOfStep: (step: StepSlot, index: number, attempt: number): boolean =>
     step.index === index && step.attempt === attempt,
@@ -41,7 +44,8 @@ export const GUARDS = {
   /** Of a version taken: [E1] */
   isOfVersion: (published: number, taken: number): boolean => published === taken,
   /** Of groups created: [I1, I9] */
-  isAskedFor: (creating: number): boolean => creating > 0,
+  isAskedFor: (state: SchedulerState, created: readonly CreatedGroup[]): boolean =>
+    state.creating > 0 && !state.groups.some((group) => created.some(({ groupId }) => groupId === group.groupId)),
   /** Of a checkpoint: [I9] */
   isOfCheckpoint: (state: SchedulerState, step: number): boolean =>
     state.phase === 'checkpointing' && step === state.step,
@@ -49,6 +53,8 @@ export const GUARDS = {
   isRetrying: (member: ExecutionSlot): boolean => member.phase === 'retrying',
   /** The start of a run, once: [I1, I9] */
   isIdle: (state: SchedulerState): boolean => state.phase === 'idle',
+  /** After a stop nothing begins. */
+  mayBegin: (state: SchedulerState): boolean => !state.stopping,
 
   // Slots and routes.
   /** [I2] */
@@ -63,10 +69,9 @@ export const GUARDS = {
   nextRouteEpoch: (epoch: number): number => epoch + 1,
 
   // Moves.
-  /** One at a time: [I3] */
-  isAlone: (state: SchedulerState): boolean => state.transfer === undefined,
-  /** [I3, E1] */
-  mayLeave: (cell: CellSlot): boolean => cell.phase === 'rollout' && !cell.publishing,
+  /** One at a time, and with nothing outstanding: [I3, E1] */
+  mayLeave: (state: SchedulerState, cell: CellSlot): boolean =>
+    state.transfer === undefined && cell.phase === 'rollout' && !cell.publishing,
   /** A level about to rise is not the level: [I2] */
   isLevelKnown: (state: SchedulerState): boolean => state.creating === 0,
   /** [I10] */
@@ -91,8 +96,6 @@ export const GUARDS = {
     state.cells.every((cell) => cell.claim === undefined),
   /** [I7] */
   isReducing: (step: StepSlot): boolean => step.phase === 'reducing',
-  /** [I7, I9] */
-  isOptimizing: (step: StepSlot): boolean => step.phase === 'optimizing',
   /** The core died with steps no checkpoint holds: [I6, I9] */
   mustUndo: (state: SchedulerState, cell: number, wasTraining: boolean): boolean =>
     cell === 0 && wasTraining && state.phase === 'running',
@@ -118,6 +121,8 @@ export const GUARDS = {
     member.phase !== 'evaluating' && !member.cut && member.attempt + 1 < attempts,
   /** [budget] */
   mayRestart: (restarts: number, budget: number): boolean => restarts < budget,
+  /** [budget] */
+  mayLoseMore: (lostInARow: number, limit: number): boolean => lostInARow < limit,
   /** [clock] */
   timeOf: (nowMs: number, atMs: number): number => Math.max(nowMs, atMs),
 } as const

@@ -7,12 +7,12 @@
  * new destination. So a move never makes an execution wait, or take turns, that did not before.
  */
 import { mostExecutions } from './over-commit.ts'
-import { slotsUsed } from './place.ts'
+import { sameDestination, slotsUsed } from './place.ts'
 import { stalenessBound } from './staleness.ts'
-import { dispatchDepth, isUnfinished } from './state.ts'
+import { dispatchDepth, hasSignal, isResolved, isUnfinished } from './state.ts'
 import { allMicroSteps } from './steps.ts'
 import { membersOf } from './tick.ts'
-import type { ExecutionSlot, SchedulerState } from './types.ts'
+import type { CellSlot, ExecutionSlot, SchedulerState } from './types.ts'
 import { rolloutCapacity, servesRollout, waterLevel } from './waterlevel.ts'
 
 type Members = readonly ExecutionSlot[]
@@ -28,9 +28,11 @@ export function checkInvariants(state: SchedulerState, previous?: SchedulerState
   counters(state, members, report)
   slots(state, members, report)
   roles(state, report)
+  move(state, members, report)
+  versions(state, report)
   training(state, report)
   groups(state, report)
-  if (previous !== undefined) change(state, members, previous, report)
+  if (previous !== undefined) change(state, previous, report)
   return broken
 }
 
@@ -50,6 +52,8 @@ function slots(state: SchedulerState, members: Members, report: Report): void {
   report('I2 more executions placed than there is capacity', isWithin)
   config.standaloneSlots.forEach((count, index) => {
     const used = slotsUsed(state, { kind: 'standalone', index })
+    const serves = state.standalone[index]?.phase === 'serving'
+    report(`I2 engine ${index} owns executions it does not serve`, used === 0 || serves)
     report(`I2 standalone ${index} is over its slots`, used <= mostExecutions(count, config))
   })
   state.cells.forEach((_, index) => {
@@ -79,7 +83,7 @@ function overflow(state: SchedulerState): number {
 }
 
 function roles(state: SchedulerState, report: Report): void {
-  const { cells, transfer, prefix, phase } = state
+  const { cells, transfer, prefix, phase, openStep } = state
   for (const [index, cell] of cells.entries()) {
     const isMoving = transfer?.cell === index
     report(`I3 cell ${index} trains outside the prefix`, cell.phase !== 'training' || index < prefix)
@@ -87,16 +91,43 @@ function roles(state: SchedulerState, report: Report): void {
     report(`I3 cell ${index} enters training unasked`, cell.phase !== 'entering' || isMoving || index < prefix)
     const mayServe = phase === 'publishing' || phase === 'done' || phase === 'failed' || index >= prefix
     report(`I3 cell ${index} of the prefix is in rollout`, cell.phase !== 'rollout' || mayServe)
-    report(`I6 cell ${index} is a member without training`, !(cell.joined || cell.joining) || cell.phase === 'training')
-    report(`I6 cell ${index} works without being a member`, cell.claim === undefined || cell.joined)
-    report(`I6 cell ${index} is a member of nothing`, !cell.joined || state.openStep !== undefined)
+    member(state, index, cell, report)
   }
-  if (transfer !== undefined) {
-    const expected = transfer.phase === 'cancelling' ? 'draining' : 'entering'
-    report('I3 the move is not of the next cell', transfer.cell === prefix && cells[prefix]?.phase === expected)
-  }
-  if (state.openStep?.phase === 'open') {
+  if (openStep?.phase === 'open') {
     report('I6 members without the core', cells[0]?.joined === true || cells.every((cell) => !cell.joined))
+  }
+}
+
+function member({ openStep }: SchedulerState, index: number, cell: CellSlot, report: Report): void {
+  report(`I6 cell ${index} is a member without training`, !(cell.joined || cell.joining) || cell.phase === 'training')
+  report(`I6 cell ${index} works without being a member`, cell.claim === undefined || cell.joined)
+  report(`I6 cell ${index} is a member of nothing`, !cell.joined || openStep !== undefined)
+}
+
+function move(state: SchedulerState, members: Members, report: Report): void {
+  const { transfer, cells, prefix, config } = state
+  if (transfer === undefined) return
+  const expected = transfer.phase === 'entering' ? 'entering' : 'draining'
+  report('I3 the move is not of the next cell', transfer.cell === prefix && cells[prefix]?.phase === expected)
+  // One that cancels already is undone when its cell has nothing running any more.
+  const mayBeUndone = transfer.phase === 'handing-over' && config.policy !== 'async'
+  report(
+    'I2 a move goes on that leaves an execution no place',
+    !mayBeUndone || members.every((m) => m.phase !== 'held'),
+  )
+  report('I3 a stopped run moves a cell', !state.stopping || transfer.phase !== 'handing-over')
+}
+
+/** E1: within a burst, whoever serves has the published version. */
+function versions(state: SchedulerState, report: Report): void {
+  if (state.phase !== 'running') return
+  for (const [index, cell] of state.cells.entries()) {
+    const isCurrent = cell.policyVersion === state.policyVersion && !cell.publishing
+    report(`E1 cell ${index} serves another version than the published one`, isCurrent || cell.phase !== 'rollout')
+  }
+  for (const [index, engine] of state.standalone.entries()) {
+    const isCurrent = engine.policyVersion === state.policyVersion && !engine.publishing
+    report(`E1 engine ${index} serves another version than the published one`, isCurrent || engine.phase === 'failed')
   }
 }
 
@@ -134,11 +165,13 @@ function groups(state: SchedulerState, report: Report): void {
   for (const group of state.groups) {
     const trainedAt = group.phase === 'assigned' ? state.step : group.trainedStep
     report('I8 a group is too stale', trainedAt === undefined || trainedAt - group.dispatchVersion <= bound)
+    const isWhole = group.members.every((m) => isResolved(m)) && hasSignal(state.config, group.members)
+    report('I9 a group goes to training without its scores', group.phase === 'running' || isWhole)
     report('I9 trained without a step', (group.phase === 'trained') === (group.trainedStep !== undefined))
   }
 }
 
-function change(state: SchedulerState, members: Members, previous: SchedulerState, report: Report): void {
+function change(state: SchedulerState, previous: SchedulerState, report: Report): void {
   for (const name of ['dispatched', 'started', 'terminated', 'dispatches', 'serial'] as const) {
     report(`I1 ${name} fell`, state[name] >= previous[name])
   }
@@ -149,15 +182,39 @@ function change(state: SchedulerState, members: Members, previous: SchedulerStat
   report('I9 more groups than the dispatch depth', total <= Math.max(dispatchDepth(state), before))
   if (state.transfer !== undefined && state.transfer.id !== previous.transfer?.id) {
     const isWait = state.config.policy === 'async'
-    report('I2 a move left too little capacity', isWait || waterLevel(state) <= rolloutCapacity(state))
+    const level = waterLevel(state) + state.creating * state.config.groupSize
+    report('I2 a move left too little capacity', isWait || level <= rolloutCapacity(state))
     report('I2 a move sent an execution beyond the slots', overflow(state) <= overflow(previous))
   }
+  report('the clock went back', state.nowMs >= previous.nowMs)
+  const isEnough = state.excludedInARow < state.config.excludedGroupsLimit || state.phase === 'failed'
+  report('more groups were lost in a row than the limit', isEnough)
   state.cells.forEach((cell, index) => {
-    report(`I4 the epoch of cell ${index} fell`, cell.epoch >= (previous.cells[index]?.epoch ?? 0))
+    const before = previous.cells[index]
+    if (before === undefined) return
+    report(`I4 the epoch of cell ${index} fell`, cell.epoch >= before.epoch)
+    const begins = cell.joining && (!before.joining || cell.epoch > before.epoch)
+    report(`I6 cell ${index} joins while weights change`, !begins || state.openStep?.phase === 'open')
+    const isWithin = cell.restarts === before.restarts || cell.restarts <= state.config.cellRestarts
+    report(`cell ${index} was restarted beyond the budget`, isWithin)
   })
-  const epochs = new Map(members.map((m) => [m.executionId, m.routeEpoch]))
+  attempts(state, previous, report)
+}
+
+/** What may become of a member: a newer route with every new destination, attempts within the budget. */
+function attempts(state: SchedulerState, previous: SchedulerState, report: Report): void {
+  const present = new Map(state.groups.map((g) => [g.groupId, g.members]))
   for (const group of previous.groups) {
-    for (const m of group.members)
-      report('I4 a route epoch fell', (epochs.get(m.executionId) ?? m.routeEpoch) >= m.routeEpoch)
+    const now = present.get(group.groupId) ?? []
+    for (const [index, before] of group.members.entries()) {
+      const after = now[index]
+      if (after === undefined) continue
+      report('I4 a route epoch fell', after.routeEpoch >= before.routeEpoch)
+      const isSame = sameDestination(after.destination, before.destination) || !isUnfinished(after)
+      report('I4 a route changed without a new epoch', isSame || after.routeEpoch > before.routeEpoch)
+      const isWithin = after.attempt === before.attempt || after.attempt < state.config.executionAttempts
+      report('I4 an attempt beyond the budget', isWithin)
+      report('I9 a score was taken back', !isResolved(before) || after.phase === before.phase)
+    }
   }
 }

@@ -17,8 +17,7 @@ export function checkWaterLevel(tick: Tick): boolean {
   const cell = state.cells[state.prefix]
   const isPossible =
     cell !== undefined &&
-    tick.guards.mayLeave(cell) &&
-    tick.guards.isAlone(state) &&
+    tick.guards.mayLeave(state, cell) &&
     tick.guards.isLevelKnown(state) &&
     state.burst.stepsLeft > 0
   return isPossible && policyAllows(tick) && beginTransfer(tick, state.prefix, cell)

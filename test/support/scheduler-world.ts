@@ -1,46 +1,68 @@
 /**
- * @file A small deterministic cluster for the scheduler's property tests: it answers commands in random order, kills
- * cells, loses gradients and checks, on its own books, that every group is trained exactly once by the right weights.
+ * @file A small deterministic cluster for the scheduler's property tests: it answers commands in random order, late or
+ * twice, kills cells and engines, loses answers, stops and resumes runs, and lets time jump. What it promises in return
+ * is what the controller promises: every command is answered in the end, by its event or by a failure.
  */
 import { executionId, groupId } from '../../src/core/ids.ts'
 import type { ExecutionId, GroupId } from '../../src/core/ids.ts'
 import { seededRng } from '../../src/core/rng.ts'
 import type { Rng } from '../../src/core/rng.ts'
-import type { Advanced, Command, SchedulerEvent, SchedulerState } from '../../src/scheduler/types.ts'
-
-export interface WorldOptions {
-  readonly seed: number
-  /** Cell deaths to inject, at random moments. */
-  readonly deaths: number
-  /** Executions to exclude, and to fail once, at most. */
-  readonly exclusions: number
-  readonly executionFailures: number
-  /** Pushes the state through JSON now and then. */
-  readonly throughJson: boolean
-}
-
-interface Process {
-  alive: boolean
-  /** Number of starts, so that a late notice of an earlier death is told apart. */
-  generation: number
-  epoch: number
-  /** Optimizer steps in its weights; undefined in a fresh process. */
-  weights: number | undefined
-  gradient: string[]
-  /** Commands in the order they were made. */
-  readonly inbox: ProcessCommand[]
-}
-
-type CellCommand = Extract<
+import { resumedState } from '../../src/scheduler/state.ts'
+import type { ResumedGroup } from '../../src/scheduler/state.ts'
+import type {
+  Advanced,
   Command,
-  { readonly kind: 'enter-training' | 'join-step' | 'train' | 'publish' | 'restore-cell' }
->
-type ProcessCommand = CellCommand | Extract<Command, { readonly kind: 'reduce' | 'optimize' | 'checkpoint' }>
+  Destination,
+  ExecutionSlot,
+  SchedulerEvent,
+  SchedulerState,
+} from '../../src/scheduler/types.ts'
+import { TestCluster, WorldError } from './scheduler-cluster.ts'
+import type { Of, Process, ProcessCommand } from './scheduler-cluster.ts'
+
+/** What may go wrong, at random moments; at most so often each. */
+export interface WorldFaults {
+  /** Of cell processes. */
+  readonly deaths?: number
+  /** Answers of living cells that never come: their cell counts as failed instead. */
+  readonly lostAnswers?: number
+  /** Of engines beside the cells. */
+  readonly engineDeaths?: number
+  readonly exclusions?: number
+  readonly executionFailures?: number
+  /** Reports that come a second time, later. */
+  readonly echoes?: number
+  /** Kills of the control process: the run resumes from its last checkpoint. */
+  readonly controlDeaths?: number
+  /** Orderly stops, each followed by a resume. */
+  readonly stops?: number
+}
+
+export interface WorldOptions extends WorldFaults {
+  readonly seed: number
+  /** False: an engine beside the cells that failed never answers again. */
+  readonly enginesReturn?: boolean
+  /** The clock of the driver is set back now and then. */
+  readonly clockJumps?: boolean
+  /** Pushes the state through JSON now and then. */
+  readonly throughJson?: boolean
+}
+
 type Task = () => readonly SchedulerEvent[]
 export type Advance = (state: SchedulerState, event: SchedulerEvent, atMs: number) => Advanced
+export type OnEvent = (state: SchedulerState, previous: SchedulerState) => void
 
-/** A broken promise seen from outside the scheduler. */
-export class WorldError extends Error {}
+/** Said twice at once only: nothing tells them from the answer to a later command of their kind. */
+const ECHOED_AT_ONCE: ReadonlySet<string> = new Set(['groups-created', 'checkpoint-failed'])
+/** None of these may follow a stop. */
+const BEGINNINGS: ReadonlySet<string> = new Set([
+  'create-groups',
+  'hand-over',
+  'cancel-in-flight',
+  'join-step',
+  'train',
+  'publish',
+])
 
 export class TestWorld {
   state: SchedulerState
@@ -48,88 +70,132 @@ export class TestWorld {
   readonly log: Command[] = []
   events = 0
   readonly #advance: Advance
+  readonly #onEvent: OnEvent
   readonly #options: WorldOptions
   readonly #rng: Rng
-  readonly #cells: Process[]
+  readonly #cluster: TestCluster
   readonly #tasks: Task[] = []
-  readonly #microSteps = new Map<GroupId, number>()
-  readonly #consumed = new Set<GroupId>()
-  readonly #onEvent: (state: SchedulerState, previous: SchedulerState) => void
-  #checkpoint: number
-  #deaths: number
-  #exclusions: number
-  #failures: number
+  /** Faults spent so far. */
+  readonly #spent = new Map<keyof WorldFaults, number>()
+  readonly #over = new Set<ExecutionId>()
   #ids = 0
+  #nowMs = 0
 
-  constructor(
-    initial: SchedulerState,
-    options: WorldOptions,
-    advance: Advance,
-    onEvent: (state: SchedulerState, previous: SchedulerState) => void,
-  ) {
+  constructor(initial: SchedulerState, options: WorldOptions, advance: Advance, onEvent: OnEvent) {
     this.state = initial
     this.#advance = advance
-    this.#options = options
     this.#onEvent = onEvent
+    this.#options = options
     this.#rng = seededRng(options.seed)
-    this.#checkpoint = initial.step
-    this.#deaths = options.deaths
-    this.#exclusions = options.exclusions
-    this.#failures = options.executionFailures
-    this.#cells = initial.cells.map(() => ({
-      alive: true,
-      generation: 0,
-      epoch: 0,
-      weights: initial.step,
-      gradient: [],
-      inbox: [],
-    }))
-    for (const group of initial.groups) this.#microSteps.set(group.groupId, 2)
+    this.#cluster = new TestCluster(initial.cells.length, initial.standalone.length, initial.step)
   }
 
   /** Runs until the scheduler finishes. @throws WorldError on a deadlock or a broken promise. */
   run(limit = 20_000): void {
     this.#send({ kind: 'start' })
-    while (this.state.phase !== 'done' && this.state.phase !== 'failed') {
-      if (this.events > limit) throw new WorldError(`no end after ${limit} events`)
-      if (this.#deaths > 0 && this.#rng.below(25) === 0) this.#kill(this.#rng.below(this.#cells.length))
+    while (!this.#isOver()) {
+      if (this.events > limit) throw new WorldError(`I11 no end after ${limit} events`)
+      this.#interfere()
+      if (this.#isOver()) break
       const answers = this.#next()
-      if (answers === undefined) throw new WorldError(`deadlock in phase ${this.state.phase}`)
-      for (const answer of answers) this.#send(answer)
+      if (answers !== undefined) for (const answer of answers) this.#report(answer)
+      else if (this.state.stopping) this.#resume()
+      else throw new WorldError(`I11 deadlock in phase ${this.state.phase}`)
     }
     if (this.state.phase === 'done') this.#checkEnd()
   }
 
+  #noteFailure(event: Extract<SchedulerEvent, { readonly kind: 'standalone-failed' }>, previous: SchedulerState): void {
+    const slot = previous.standalone[event.engine]
+    const engine = this.#cluster.engines[event.engine]
+    if (engine !== undefined && slot?.phase === 'serving' && slot.epoch === event.epoch) engine.isOut = true
+  }
+
+  #isOver(): boolean {
+    return this.state.phase === 'done' || this.state.phase === 'failed'
+  }
+
   #checkEnd(): void {
-    const { config } = this.state
-    if (this.#consumed.size !== config.totalSteps * config.groupsPerStep) throw new WorldError('groups are missing')
-    for (const [index, cell] of this.#cells.entries()) {
-      if (cell.weights !== config.totalSteps) throw new WorldError(`cell ${index} ends with weights ${cell.weights}`)
+    const { config, standalone } = this.state
+    const { cells, engines, consumed } = this.#cluster
+    if (consumed.size !== config.totalSteps * config.groupsPerStep) throw new WorldError('I9 groups are missing')
+    for (const [index, { weights }] of cells.entries()) {
+      if (weights !== config.totalSteps) throw new WorldError(`E1 cell ${index} ends with weights ${weights}`)
     }
+    for (const [index, { weights }] of engines.entries()) {
+      const serves = standalone[index]?.phase === 'serving'
+      if (serves && weights !== config.totalSteps) throw new WorldError(`E1 engine ${index} ends with ${weights}`)
+    }
+  }
+
+  /** True, with a chance of one in `odds`, while this fault is not used up. */
+  #strikes(fault: keyof WorldFaults, odds: number): boolean {
+    const spent = this.#spent.get(fault) ?? 0
+    if (spent >= (this.#options[fault] ?? 0) || this.#rng.below(odds) > 0) return false
+    this.#spent.set(fault, spent + 1)
+    return true
+  }
+
+  /** What happens by itself, between two answers. */
+  #interfere(): void {
+    const { cells, engines } = this.#cluster
+    if (this.#strikes('deaths', 25)) this.#kill(this.#rng.below(cells.length))
+    if (engines.length > 0 && this.#strikes('engineDeaths', 40)) this.#killEngine(this.#rng.below(engines.length))
+    if (this.#strikes('controlDeaths', 120)) this.#resume()
+    if (this.#strikes('stops', 120)) this.#send({ kind: 'stop' })
+    if (this.#rng.below(25) === 0) this.#send({ kind: 'load-seen', share: this.#rng.next() * 1.2 })
+    if (this.#rng.below(40) === 0) this.#send({ kind: 'tick' })
+    if (this.#strikes('echoes', 60)) this.#send({ kind: 'start' })
+    const group = this.state.groups[this.#rng.below(this.state.groups.length)]
+    const member = group?.members[this.#rng.below(group.members.length)]
+    // A harness makes its next model call.
+    if (member?.phase === 'running' || member?.phase === 'held') this.#cluster.call(member.executionId)
+  }
+
+  #report(event: SchedulerEvent): void {
+    if (this.#strikes('echoes', 6)) {
+      if (ECHOED_AT_ONCE.has(event.kind)) this.#send(event)
+      else this.#later(() => [event])
+    }
+    this.#send(event)
   }
 
   #send(event: SchedulerEvent): void {
     const previous = this.state
-    const { state, commands } = this.#advance(previous, event, this.events)
+    this.#nowMs += this.#rng.below(200)
+    const slip = this.#options.clockJumps === true && this.#rng.below(5) === 0 ? this.#rng.below(5000) : 0
+    const { state, commands } = this.#advance(previous, event, this.#nowMs - slip)
     this.state =
-      this.#options.throughJson && this.events % 7 === 0 ? (JSON.parse(JSON.stringify(state)) as SchedulerState) : state
+      this.#options.throughJson === true && this.events % 7 === 0
+        ? (JSON.parse(JSON.stringify(state)) as SchedulerState)
+        : state
     this.events++
     this.#onEvent(this.state, previous)
+    if (event.kind === 'standalone-failed') this.#noteFailure(event, previous)
+    const { transfer } = previous
+    if (transfer?.phase === 'handing-over' && state.transfer?.id !== transfer.id) this.#cluster.died(transfer.cell)
     for (const command of commands) this.#accept(command)
+    // All of them are carried out at once: only the last route of an execution counts.
+    const routed = commands.flatMap((c) => (c.kind === 'set-routes' ? c.routes.map((r) => r.executionId) : []))
+    this.#cluster.checkRoutes(routed, (destination) => this.#serves(destination))
+    if (event.kind === 'cell-failed') this.#cluster.moveRequests('cell', event.cell)
+    if (event.kind === 'standalone-failed') this.#cluster.moveRequests('standalone', event.engine)
   }
 
   /** One random thing that can happen now. */
   #next(): readonly SchedulerEvent[] | undefined {
-    const busy = this.#cells.filter((cell) => cell.inbox.length > 0)
+    const busy = this.#cluster.cells.filter((cell) => cell.inbox.length > 0)
     const choice = this.#tasks.length + busy.length
     if (choice === 0) return undefined
     const pick = this.#rng.below(choice)
-    if (pick < this.#tasks.length) {
-      const [task] = this.#tasks.splice(pick, 1)
-      return task?.() ?? []
-    }
-    const cell = busy[pick - this.#tasks.length] as Process
-    return this.#execute(cell, cell.inbox.shift() as ProcessCommand)
+    const cell = busy[pick - this.#tasks.length]
+    if (cell === undefined) return this.#tasks.splice(pick, 1)[0]?.() ?? []
+    const command = cell.inbox.shift()
+    const answers = command === undefined ? [] : this.#execute(cell, command)
+    if (this.#rng.below(4) > 0) return answers
+    // The answer is late: other things happen first.
+    this.#later(() => answers)
+    return []
   }
 
   #later(task: Task): void {
@@ -138,6 +204,7 @@ export class TestWorld {
 
   #accept(command: Command): void {
     this.log.push(command)
+    if (this.state.stopping && BEGINNINGS.has(command.kind)) throw new WorldError(`${command.kind} after a stop`)
     switch (command.kind) {
       case 'create-groups':
         this.#later(() => [
@@ -145,46 +212,61 @@ export class TestWorld {
         ])
         return
       case 'start-execution':
+        this.#start(command.executionId)
+        return
+      case 'cut-execution':
         this.#later(() => this.#endExecution(command.executionId))
         return
       case 'new-attempt':
         this.#later(() => [{ kind: 'attempt-created', executionId: command.executionId, nextId: this.#executionId() }])
         return
-      case 'cancel-in-flight':
-        this.#later(() => [{ kind: 'cancelled', transferId: command.transferId }])
+      case 'wake':
+        this.#later(() => {
+          this.#nowMs = Math.max(this.#nowMs, command.atMs)
+          return [{ kind: 'tick' }]
+        })
+        return
+      case 'set-routes':
+        this.#cluster.setRoutes(command.routes, this.#rng.below(2) === 0)
         return
       case 'hand-over':
-        this.#later(() => [{ kind: 'handed-over', transferId: command.transferId }])
+        this.#cluster.pin(command)
+        this.#later(() => {
+          this.#cluster.unpin(command)
+          return [{ kind: 'handed-over', transferId: command.transferId }]
+        })
         return
-      case 'publish-standalone':
-        this.#later(() => [{ ...command, kind: 'standalone-published' }])
-        return
-      case 'recover-standalone':
-        this.#later(() => [{ ...command, kind: 'standalone-recovered' }])
+      case 'cancel-in-flight':
+        this.#later(() => {
+          this.#cluster.moveRequests('cell', command.cell)
+          return [{ kind: 'cancelled', transferId: command.transferId }]
+        })
         return
       case 'build-micro-steps':
-        this.#later(() => [
-          { ...command, kind: 'micro-steps-built', count: this.#microSteps.get(command.groupId) ?? 0 },
-        ])
+        this.#build(command)
         return
       case 'restart-cell':
         this.#later(() => this.#restart(command.cell, command.epoch))
         return
-      case 'checkpoint':
-      case 'reduce':
-      case 'optimize':
-        this.#cells[0]?.inbox.push(command)
+      case 'publish-standalone':
+      case 'recover-standalone':
+        this.#later(() => this.#askEngine(command))
         return
       case 'enter-training':
+        this.#cluster.leaves(command.cell)
+        this.#cluster.cells[command.cell]?.inbox.push(command)
+        return
       case 'join-step':
       case 'train':
       case 'publish':
       case 'restore-cell':
-        this.#cells[command.cell]?.inbox.push(command)
+        this.#cluster.cells[command.cell]?.inbox.push(command)
         return
-      case 'cut-execution':
-      case 'wake':
-      case 'set-routes':
+      case 'checkpoint':
+      case 'reduce':
+      case 'optimize':
+        this.#cluster.cells[0]?.inbox.push(command)
+        return
       case 'step-done':
       case 'steps-undone':
       case 'finish':
@@ -194,9 +276,21 @@ export class TestWorld {
     }
   }
 
+  /** Each time into another number of micro-steps, so that the report of an earlier time is wrong. */
+  #build(command: Of<'build-micro-steps'>): void {
+    const count = this.#rng.below(4)
+    this.#cluster.cut(command.groupId, count)
+    this.#later(() => [{ ...command, kind: 'micro-steps-built', count }])
+  }
+
+  #serves({ kind, index }: Destination): boolean {
+    return kind === 'cell'
+      ? this.state.cells[index]?.phase === 'rollout'
+      : this.state.standalone[index]?.phase === 'serving'
+  }
+
   #group(): { groupId: GroupId; executionIds: ExecutionId[] } {
     const id = groupId(`g${++this.#ids}`)
-    this.#microSteps.set(id, this.#rng.below(4))
     return { groupId: id, executionIds: Array.from({ length: this.state.config.groupSize }, () => this.#executionId()) }
   }
 
@@ -204,14 +298,21 @@ export class TestWorld {
     return executionId(`e${++this.#ids}`)
   }
 
+  #start(id: ExecutionId): void {
+    this.#cluster.begin(id, this.state.phase === 'running' ? this.state.policyVersion : undefined)
+    this.#later(() => this.#endExecution(id))
+  }
+
   #endExecution(id: ExecutionId): readonly SchedulerEvent[] {
-    const chance = this.#rng.below(8)
-    if (chance === 0 && this.#failures > 0) {
-      this.#failures--
+    if (this.#over.has(id)) return []
+    this.#over.add(id)
+    this.#cluster.ended(id)
+    if (this.#strikes('executionFailures', 8)) {
+      // What a lost attempt left behind may still be scored, whatever became of it meanwhile.
+      if (this.#rng.below(4) === 0) this.#later(() => [{ kind: 'execution-scored', executionId: id }])
       return [{ kind: 'execution-failed', executionId: id }]
     }
-    const isExcluded = chance <= 3 && this.#exclusions > 0
-    if (isExcluded) this.#exclusions--
+    const isExcluded = this.#strikes('exclusions', 3)
     const verdict: SchedulerEvent = { kind: isExcluded ? 'execution-excluded' : 'execution-scored', executionId: id }
     if (this.#rng.below(4) === 0) return [verdict]
     this.#later(() => [verdict])
@@ -219,9 +320,8 @@ export class TestWorld {
   }
 
   #kill(index: number): void {
-    const cell = this.#cells[index] as Process
-    if (!cell.alive) return
-    this.#deaths--
+    const cell = this.#cluster.cells[index]
+    if (cell?.alive !== true) return
     cell.alive = false
     const { generation } = cell
     // The death is noticed some time later, by whoever comes first.
@@ -232,103 +332,80 @@ export class TestWorld {
   }
 
   #restart(index: number, epoch: number): readonly SchedulerEvent[] {
-    const cell = this.#cells[index] as Process
-    if (this.#rng.below(8) === 0) return [{ kind: 'restart-failed', cell: index, epoch }]
-    cell.alive = true
-    cell.generation++
-    cell.weights = undefined
-    cell.gradient = []
+    const cell = this.#cluster.cells[index]
+    if (cell === undefined || this.#rng.below(8) === 0) return [{ kind: 'restart-failed', cell: index, epoch }]
     // A checkpoint is the one command that is always answered: its outcome decides what a death undoes.
-    const unsaved = cell.inbox.flatMap((c) => (c.kind === 'checkpoint' ? this.#unreachable(c) : []))
-    cell.inbox.length = 0
-    return [...unsaved, { kind: 'cell-restarted', cell: index, epoch }]
+    const unsaved = cell.inbox.filter((c) => c.kind === 'checkpoint')
+    Object.assign(cell, { alive: true, weights: undefined, gradient: [], inbox: [] })
+    cell.generation++
+    this.#cluster.died(index)
+    return [...unsaved.flatMap((c) => failureOf(c)), { kind: 'cell-restarted', cell: index, epoch }]
   }
 
   /** What the process does with a command, and what its caller then knows. */
   #execute(cell: Process, command: ProcessCommand): readonly SchedulerEvent[] {
-    if (!cell.alive) return this.#unreachable(command)
+    if (!cell.alive) return failureOf(command)
     if (command.epoch < cell.epoch) return []
     cell.epoch = command.epoch
-    switch (command.kind) {
-      case 'reduce':
-        return this.#reduce(cell, command)
-      case 'optimize':
-        return this.#optimize(cell, command)
-      case 'checkpoint':
-        return this.#save(command)
-      case 'enter-training':
-      case 'join-step':
-      case 'train':
-      case 'publish':
-      case 'restore-cell':
-        return this.#obey(cell, command)
-      default:
-        command satisfies never
-        return []
-    }
+    const groups = this.state.openStep?.groups.map((g) => g.groupId) ?? []
+    const answers = this.#cluster.obey(cell, command, groups)
+    // Done, but nobody heard of it in time.
+    return command.kind !== 'checkpoint' && this.#strikes('lostAnswers', 20) ? failureOf(command) : answers
   }
 
-  #unreachable(command: ProcessCommand): readonly SchedulerEvent[] {
-    if (command.kind === 'checkpoint') return [{ kind: 'checkpoint-failed', step: command.step }]
-    const index = 'cell' in command ? command.cell : 0
-    return this.#rng.below(2) === 0 ? [] : [{ kind: 'cell-failed', cell: index, epoch: command.epoch }]
-  }
-
-  #obey(cell: Process, command: CellCommand): readonly SchedulerEvent[] {
-    const core = this.#cells[0] as Process
-    const who = { cell: command.cell, epoch: command.epoch }
-    switch (command.kind) {
-      case 'enter-training':
-        return [{ kind: 'entered-training', ...who }]
-      case 'join-step':
-        if (!core.alive || core.weights === undefined) return [{ kind: 'join-failed', ...who, step: command.step }]
-        cell.weights = core.weights
-        cell.gradient = []
-        return [{ kind: 'joined', ...who, step: command.step }]
-      case 'train':
-        if (cell.weights !== command.step) throw new WorldError(`trained step ${command.step} on ${cell.weights}`)
-        cell.gradient.push(`${command.claim.groupId}/${command.claim.index}`)
-        return [{ kind: 'micro-step-done', ...who, key: command.claim.key }]
-      case 'publish':
-        cell.weights = core.alive && core.weights !== undefined ? core.weights : this.#checkpoint
-        if (cell.weights !== command.version) throw new WorldError(`published ${cell.weights} as ${command.version}`)
-        return [{ kind: 'published', ...who, version: command.version }]
-      case 'restore-cell':
-        cell.weights = command.version
-        return [{ kind: 'cell-restored', ...who, version: command.version }]
-      default:
-        command satisfies never
-        return []
-    }
-  }
-
-  #reduce(core: Process, command: Extract<Command, { readonly kind: 'reduce' }>): readonly SchedulerEvent[] {
-    for (const index of command.from) {
-      const member = this.#cells[index] as Process
-      if (!member.alive || member.gradient.length === 0) return [{ kind: 'reduce-failed', epoch: command.epoch }]
-      core.gradient.push(...member.gradient)
-    }
-    return [{ kind: 'reduced', epoch: command.epoch }]
-  }
-
-  #optimize(core: Process, command: Extract<Command, { readonly kind: 'optimize' }>): readonly SchedulerEvent[] {
-    const step = this.state.openStep
-    const expected = (step?.groups ?? []).flatMap((g) =>
-      Array.from({ length: this.#microSteps.get(g.groupId) ?? 0 }, (_, i) => `${g.groupId}/${i}`),
+  #killEngine(index: number): void {
+    const engine = this.#cluster.engines[index]
+    if (engine?.alive !== true) return
+    engine.alive = false
+    this.#later(() =>
+      engine.alive
+        ? []
+        : [{ kind: 'standalone-failed', engine: index, epoch: this.state.standalone[index]?.epoch ?? 0 }],
     )
-    if (core.gradient.toSorted().join() !== expected.toSorted().join())
-      throw new WorldError('the gradient is not the step')
-    core.gradient = []
-    core.weights = command.step + 1
-    return [{ kind: 'optimized', epoch: command.epoch }]
   }
 
-  #save(command: Extract<Command, { readonly kind: 'checkpoint' }>): readonly SchedulerEvent[] {
-    for (const id of command.groups) {
-      if (this.#consumed.has(id)) throw new WorldError(`${id} is consumed twice`)
-      this.#consumed.add(id)
+  #askEngine(command: Of<'publish-standalone' | 'recover-standalone'>): readonly SchedulerEvent[] {
+    const engine = this.#cluster.engines[command.engine]
+    if (engine === undefined || command.epoch < engine.epoch) return []
+    engine.epoch = command.epoch
+    if (command.kind === 'publish-standalone') {
+      if (!engine.alive || this.#strikes('engineDeaths', 10)) return [{ ...command, kind: 'standalone-failed' }]
+      engine.weights = command.version
+      return [{ ...command, kind: 'standalone-published' }]
     }
-    this.#checkpoint = command.step
-    return [{ kind: 'checkpointed', step: command.step }]
+    if (this.#options.enginesReturn === false) return []
+    if (this.#rng.below(3) === 0) {
+      // Asked again until it answers.
+      this.#later(() => this.#askEngine(command))
+      return []
+    }
+    Object.assign(engine, { alive: true, isOut: false, weights: command.version })
+    return [{ ...command, kind: 'standalone-recovered' }]
   }
+
+  /** A new control process goes on from what is durable; whatever was under way is gone. */
+  #resume(): void {
+    const { config, groups, cells, standalone, burst } = this.state
+    this.#tasks.length = 0
+    this.#cluster.startOver()
+    const open = groups.filter((g) => !this.#cluster.consumed.has(g.groupId))
+    this.state = resumedState(config, {
+      step: this.#cluster.checkpoint,
+      bursts: burst.id + 1,
+      groups: open.map((g): ResumedGroup => ({ ...g, members: g.members.map((m) => this.#resumed(m)) })),
+      firstEpoch: 1 + Math.max(...[...cells, ...standalone].map((slot) => slot.epoch)),
+    })
+    this.#send({ kind: 'start' })
+  }
+
+  #resumed({ executionId: id, attempt, phase }: ExecutionSlot): ResumedGroup['members'][number] {
+    if (phase === 'scored' || phase === 'excluded' || phase === 'queued') return { executionId: id, attempt, phase }
+    return { executionId: this.#executionId(), attempt: attempt + 1, phase: 'queued' }
+  }
+}
+
+/** Its caller gave up on the process. */
+function failureOf(command: ProcessCommand): readonly SchedulerEvent[] {
+  if (command.kind === 'checkpoint') return [{ kind: 'checkpoint-failed', step: command.step }]
+  return [{ kind: 'cell-failed', cell: 'cell' in command ? command.cell : 0, epoch: command.epoch }]
 }
