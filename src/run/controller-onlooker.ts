@@ -134,6 +134,7 @@ export class Onlooker {
     this.#state = state
     this.#usage.observe(state, this.#now())
     this.#steps.observe(state)
+    this.#transfers.observe(state.cells)
   }
 
   /** A command is about to be carried out. */

@@ -1,5 +1,6 @@
 /** @file Role transfers under way and done, with the time of each phase, as a live panel and a summary want them. */
 import type { FetchedKv } from '../ports/cell.ts'
+import type { CellSlot } from '../scheduler/types.ts'
 import type { RoleTransfer } from './controller-types.ts'
 
 interface Underway {
@@ -64,6 +65,13 @@ export class TransferLog {
     this.#requestsMoved += requests
     const transfer = this.#underway.get(cell)
     if (transfer !== undefined) transfer.requestsMoved = requests
+  }
+
+  /** A cell that serves again was never let go: its move was undone. */
+  observe(cells: readonly CellSlot[]): void {
+    for (const [cell, { to }] of this.#underway) {
+      if (to === 'training' && cells[cell]?.phase === 'rollout') this.#underway.delete(cell)
+    }
   }
 
   /** The cell died: there is no transfer any more. */
