@@ -77,9 +77,9 @@ async function train(assembly: Assembly, cleanup: Cleanup): Promise<Finished> {
     clock: monotonicClock,
     seed: config.seed,
     policy: config.elastic.policy,
-    coldStart: () => coldStart(assembly),
+    coldStart: () => assembly.keeper.fromFresh(() => coldStart(assembly)),
     loadCells: () => openForRollout(assembly),
-    evaluate: (label) => evaluateHeldOut(assembly, label),
+    evaluate: (label) => assembly.keeper.during(() => evaluateHeldOut(assembly, label)),
     schedule: (point) => resumedState(schedulerConfig(config), point),
     controller: (initial, onEvent) => {
       const timeline = new Timeline(files.file('trace.json'))
@@ -88,7 +88,7 @@ async function train(assembly: Assembly, cleanup: Cleanup): Promise<Finished> {
         initial,
         supervisor: assembly.supervisor,
         forwarding,
-        standalone: [],
+        standalone: assembly.standalone.engines,
         work,
         clock: monotonicClock,
         timers: realTimers,

@@ -1,14 +1,7 @@
 /** @file What contradicts itself across the fields of a run file. Pure. */
+import type { Finding } from './finding.ts'
 import { leverFindings, leversOf } from './levers.ts'
 import type { RunFile } from './schema.ts'
-
-export interface Finding {
-  readonly severity: 'error' | 'warning'
-  readonly code: 'E_CONFIG_CAPACITY' | 'E_CONFIG_CONFLICT'
-  /** The field to look at first. */
-  readonly path: readonly string[]
-  readonly message: string
-}
 
 /** Checks across fields, each with its meaning. */
 export function findings(file: RunFile): readonly Finding[] {

@@ -3,7 +3,7 @@
  *
  * This is the one place of their defaults. `elastic` has those that were measured to keep the learning curve.
  */
-import type { Finding } from './checks.ts'
+import type { Finding } from './finding.ts'
 import type { RunFile } from './schema.ts'
 
 type Elastic = RunFile['elastic']

@@ -4,10 +4,12 @@ import { join } from 'node:path'
 import { HarborScorer } from '../../adapters/scorer/harbor/harbor-scorer.ts'
 import { openSqliteStore } from '../../adapters/store/sqlite/sqlite-store.ts'
 import type { RunConfig } from '../../config/resolve.ts'
+import { invariant } from '../../core/errors.ts'
 import { createGateway, type Gateway } from '../../gateway/gateway.ts'
 import { monotonicClock } from '../../host/clock.ts'
 import type { CellSupervisor } from '../../ports/cell.ts'
 import type { Store } from '../../ports/store.ts'
+import { RunCounters } from '../../run/counters.ts'
 import { evaluate, type EvaluationResult } from '../../run/evaluate.ts'
 import { openEvaluationBooks } from '../../run/evaluation-books.ts'
 import type { ExecutionDeps } from '../../run/execution.ts'
@@ -24,11 +26,13 @@ import {
 import { calibrate } from './calibrate.ts'
 import { startCells } from './cells.ts'
 import type { Cleanup } from './cleanup.ts'
+import { CellKeeper } from './keep-cells.ts'
 import { modelShape, withModelOfFolder } from './model.ts'
 import { composePolicy, type Policy } from './policy.ts'
 import { RunProgress } from './progress.ts'
-import { loadCells, type RunCellsDeps } from './run-cells.ts'
+import { lastCheckpoint, loadCell, type RunCellsDeps } from './run-cells.ts'
 import type { RunFiles } from './run-files.ts'
+import { StandaloneEngines, weightsOf } from './standalone.ts'
 import { stopOnSignal } from './stop.ts'
 
 export interface AssemblyRequest {
@@ -43,13 +47,18 @@ export interface AssemblyRequest {
 export interface Assembly extends RunCellsDeps {
   readonly tasks: TaskSets
   readonly supervisor: CellSupervisor
+  readonly keeper: CellKeeper
+  readonly standalone: StandaloneEngines
   readonly forwarding: Gateway
   readonly execution: ExecutionDeps
 }
 
 export async function assemble(request: AssemblyRequest): Promise<Assembly> {
   const { files, display, cleanup, home } = request
-  const store = openSqliteStore(files.ledger, { durability: request.config.checkpoints.durability })
+  const store = openSqliteStore(files.ledger, {
+    durability: request.config.checkpoints.durability,
+    onFull: ({ message }) => display.note(`${message}; what waits for it goes on by itself`),
+  })
   cleanup.add('the store', () => store.close())
   const log = openRunLog(files.folder, monotonicClock)
   cleanup.add('the log', () => log.close())
@@ -77,6 +86,15 @@ export async function assemble(request: AssemblyRequest): Promise<Assembly> {
   const shape = modelShape(config, files.policy, policy.codec.vocabSize)
   const supervisor = await startCells({ config, shape, logFolder: files.logs })
   cleanup.add('the cells', () => supervisor.close())
+  const standalone = new StandaloneEngines({
+    config,
+    shape,
+    logFolder: files.logs,
+    vocabSize: policy.codec.vocabSize,
+    stop,
+    note: (text) => progress.note(text),
+  })
+  cleanup.add('the standalone engines', () => standalone.close())
   forwarding = await startGateway(config, policy, store, (error, execution) =>
     log.event('gateway-failure', { execution, error: String(error) }),
   )
@@ -96,7 +114,29 @@ export async function assemble(request: AssemblyRequest): Promise<Assembly> {
     settings,
   }
   const cells = supervisor.cells
-  return { config, files, store, policy, progress, stop, tasks, supervisor, cells, forwarding: gateway, execution }
+  const keeper = new CellKeeper({
+    supervisor,
+    forwarding: gateway,
+    load: (cell) => loadCell(cell, lastCheckpoint(store), files),
+    restarts: config.elastic.cellRestarts,
+    note: (text) => progress.note(text),
+    onRestart: () => new RunCounters(store).add({ cell_restarts: 1 }),
+  })
+  return {
+    config,
+    files,
+    store,
+    policy,
+    progress,
+    stop,
+    tasks,
+    supervisor,
+    keeper,
+    standalone,
+    cells,
+    forwarding: gateway,
+    execution,
+  }
 }
 
 function startGateway(
@@ -108,6 +148,7 @@ function startGateway(
   return createGateway({
     codec: policy.codec,
     sink: store,
+    now: () => monotonicClock.now(),
     model: MODEL_NAME,
     maxContext: config.policy.model.context,
     host: config.gateway.host,
@@ -117,15 +158,20 @@ function startGateway(
   })
 }
 
-/** Cells in rollout with the last checkpoint, known to the gateway. */
+/** Cells in rollout with the last checkpoint, standalone engines with the same, all known to the gateway. */
 export async function openForRollout(assembly: Assembly): Promise<void> {
-  await loadCells(assembly)
-  for (const cell of assembly.cells) assembly.forwarding.setEngine(cell)
+  const { cells, standalone, forwarding, files } = assembly
+  await assembly.keeper.loadAll()
+  const checkpoint = lastCheckpoint(assembly.store)
+  const [core] = cells
+  invariant(core !== undefined, 'a run has at least one cell')
+  await standalone.open(weightsOf(checkpoint, files.folder), core)
+  for (const engine of [...cells, ...standalone.serving]) forwarding.setEngine(engine)
 }
 
 /** Runs the held-out tasks; their executions go into the store under `label`. */
 export async function evaluateHeldOut(assembly: Assembly, label: string): Promise<EvaluationResult> {
-  const { config, store, tasks, progress, cells, execution, stop } = assembly
+  const { config, store, tasks, progress, cells, standalone, execution, stop } = assembly
   const { executions, temperature } = config.evaluation
   const books = openEvaluationBooks(store, monotonicClock, {
     label,
@@ -138,7 +184,10 @@ export async function evaluateHeldOut(assembly: Assembly, label: string): Promis
     { ...execution, settings: executionSettings(config, temperature) },
     {
       executions: books.executions,
-      destinations: cells.map((cell) => ({ engineId: cell.id, slots: config.elastic.slotsPerCell })),
+      destinations: [
+        ...cells.map((cell) => ({ engineId: cell.id, slots: config.elastic.slotsPerCell })),
+        ...standalone.serving.map((engine) => ({ engineId: engine.id, slots: engine.slots })),
+      ],
       onStarted: books.onStarted,
       onDone: (id, task, report) => {
         books.onDone(id, task, report)

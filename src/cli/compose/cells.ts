@@ -15,22 +15,34 @@ export interface CellPlan {
 /** Sequences one engine keeps beside the running ones, so that a prefix outlives its execution. */
 const SPARE_SEQUENCES = 4
 
-export function startCells({ config, shape, logFolder }: CellPlan): Promise<CellProcessSupervisor> {
-  const { elastic, training, policy, seed } = config
-  const engine: Json = {
+/** Program and arguments of a cell process. */
+export function cellProgram(): readonly string[] {
+  return [process.execPath, join(fileURLToPath(new URL('../../..', import.meta.url)), 'dist', 'cli', 'main.js'), 'cell']
+}
+
+/** What a cell's engine is made with. */
+export function engineOptions(
+  { training, policy, seed }: RunConfig,
+  shape: ModelShape,
+  { threads, slots }: { readonly threads: number; readonly slots: number },
+): { readonly [key: string]: Json } {
+  return {
     model: { ...shape },
-    threads: elastic.threadsPerCell,
-    slots: elastic.slotsPerCell + SPARE_SEQUENCES,
+    threads,
+    slots: slots + SPARE_SEQUENCES,
     maxContext: policy.model.context,
     maxTrainTokens: Math.max(training.microStepTokens, policy.model.context),
     seed,
   }
-  const main = join(fileURLToPath(new URL('../../..', import.meta.url)), 'dist', 'cli', 'main.js')
+}
+
+export function startCells({ config, shape, logFolder }: CellPlan): Promise<CellProcessSupervisor> {
+  const { cells, slotsPerCell: slots, threadsPerCell: threads } = config.elastic
   return CellProcessSupervisor.start({
-    count: elastic.cells,
-    slots: elastic.slotsPerCell,
-    argv: [process.execPath, main, 'cell'],
-    engine: () => engine,
+    count: cells,
+    slots,
+    argv: cellProgram(),
+    engine: () => engineOptions(config, shape, { threads, slots }),
     logFolder,
   })
 }

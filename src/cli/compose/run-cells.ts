@@ -62,19 +62,17 @@ async function imitate({ config, cells, policy, progress, stop }: RunCellsDeps):
   progress.note(`cold start done: ${total} steps on ${whole.length} demonstrations, loss ${loss.toFixed(3)}`)
 }
 
-/** Every cell in rollout with the weights of the last checkpoint. */
-export async function loadCells({ cells, store, files }: RunCellsDeps): Promise<CheckpointRow> {
+/** @throws GyreError E_STORE_NO_CHECKPOINT. */
+export function lastCheckpoint(store: Store): CheckpointRow {
   const checkpoint = store.latestCheckpoint()
-  if (checkpoint === undefined) {
-    throw new GyreError('the run has no checkpoint to load', { boundary: 'store', code: 'E_STORE_NO_CHECKPOINT' })
-  }
-  await Promise.all(
-    cells.map(async (cell) => {
-      const epoch = Math.max(FIRST_EPOCH, (await cell.hello()).epoch)
-      await cell.enterTraining(epoch)
-      await cell.loadCheckpoint(epoch, join(files.folder, checkpoint.folder), checkpoint.policyVersion)
-      await cell.enterRollout(epoch)
-    }),
-  )
-  return checkpoint
+  if (checkpoint !== undefined) return checkpoint
+  throw new GyreError('the run has no checkpoint to load', { boundary: 'store', code: 'E_STORE_NO_CHECKPOINT' })
+}
+
+/** A cell, fresh or not, into rollout with these weights. */
+export async function loadCell(cell: Cell, checkpoint: CheckpointRow, files: RunFiles): Promise<void> {
+  const epoch = Math.max(FIRST_EPOCH, (await cell.hello()).epoch)
+  await cell.enterTraining(epoch)
+  await cell.loadCheckpoint(epoch, join(files.folder, checkpoint.folder), checkpoint.policyVersion)
+  await cell.enterRollout(epoch)
 }

@@ -13,17 +13,19 @@ import type { CellDeadlines } from './process-cell.ts'
 import { createRuntimeFolder, socketPath, sweepRuntimeFolders } from './runtime-folder.ts'
 
 export interface CellSupervisorOptions {
+  /** What its cells are called, before their index. Default `cell`. */
+  readonly name?: string
   /** [cells] */
   readonly count: number
   /** Executions each cell serves at once. [executions] */
-  readonly slots: number
+  readonly slots: number | ((index: number) => number)
   /** Program and arguments of a cell process, for example `[process.execPath, 'dist/cli/main.js', 'cell']`. */
   readonly argv: readonly string[]
   /** Environment of the cells; the owner's when left out. */
   readonly env?: Readonly<Record<string, string>>
   /** Handed to the cell's createEngine. */
   readonly engine: (index: number) => Json
-  /** Receives `cell-<index>.log`. */
+  /** Receives `<name>-<index>.log`. */
   readonly logFolder: string
   /** Until a started cell answers. [ms] */
   readonly startMs?: number
@@ -53,7 +55,7 @@ export class CellProcessSupervisor implements CellSupervisor {
     this.cells = this.#children.map(
       (_, index) =>
         new ProcessCell({
-          cellId: cellId(`cell-${index}`),
+          cellId: cellId(`${options.name ?? 'cell'}-${index}`),
           address: socketPath(this.#folder, index),
           token: this.#token,
           ...(options.deadlines === undefined ? {} : { deadlines: options.deadlines }),
@@ -124,7 +126,7 @@ export class CellProcessSupervisor implements CellSupervisor {
 
   async #start(index: number): Promise<void> {
     if (this.#isClosed) {
-      throw new GyreError(`cell-${index} cannot start: its supervisor is closed`, {
+      throw new GyreError(`${this.cells[index]?.cellId} cannot start: its supervisor is closed`, {
         boundary: 'cell',
         code: 'E_CELL_CLOSED',
       })
@@ -140,10 +142,10 @@ export class CellProcessSupervisor implements CellSupervisor {
         cellId: cell.cellId,
         address: cell.address,
         token: this.#token,
-        slots,
+        slots: typeof slots === 'number' ? slots : slots(index),
         engine: engine(index),
       },
-      logFile: join(logFolder, `cell-${index}.log`),
+      logFile: join(logFolder, `${cell.cellId}.log`),
       onDeath: () => this.#tellDeath(index),
     })
     this.#children[index] = child

@@ -30,12 +30,35 @@ export async function probed(
   })
 }
 
+/** A connected server, and what a standalone engine needs of it beside the engine. */
+export interface OpenedServer {
+  readonly engine: RemoteEngine
+  readonly versions: Versions
+  readonly http: HttpClient
+  /** Undefined where the server does not list them. */
+  readonly routes: ReadonlySet<string> | undefined
+}
+
 export function engineOf(wire: Wire, options: RemoteOptions, maxContext: number, found: Probed): RemoteEngine {
+  return engineWith(versionsOf(options, found), wire, options, maxContext, found)
+}
+
+export function versionsOf(options: RemoteOptions, found: Probed): Versions {
   const source = { policyVersion: options.policyVersion ?? 0, versionOf: options.versionOf }
+  return new Versions(source, found.weightLabel)
+}
+
+export function engineWith(
+  versions: Versions,
+  wire: Wire,
+  options: RemoteOptions,
+  maxContext: number,
+  found: Probed,
+): RemoteEngine {
   return createRemoteEngine({
     id: options.id,
     wire,
-    versions: new Versions(source, found.weightLabel),
+    versions,
     vocabSize: options.vocabSize,
     capabilities: { ...found, route: wire.route, stream: wire.shape, maxContext },
   })

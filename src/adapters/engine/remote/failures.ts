@@ -40,6 +40,27 @@ export function malformed(where: string, what: string): GyreError {
   return engineError('E_ENGINE_PROTOCOL', `${where}: ${what}`, true)
 }
 
+/** Asked for a generation while it cannot be told which weights would sample it. */
+export function takesNoRequests(where: string, why: string): GyreError {
+  return engineError('E_ENGINE_NOT_ADMITTING', `${where} takes no generation: ${why}`, true)
+}
+
+/** Somebody else changed its weights, or it was started again. */
+export function foreignWeights(where: string, found: string, expected: number): GyreError {
+  const message = `${where} serves weights it calls "${found}", not those of policy version ${expected} that it was given`
+  return engineError('E_ENGINE_WEIGHTS', message, true)
+}
+
+/** It did not load what it was told to. */
+export function notLoaded(where: string, folder: string, words: string): GyreError {
+  const hint = 'it must see this folder under the same path, and serve a model of the same shape'
+  return engineError(
+    'E_ENGINE_WEIGHTS',
+    `${where} did not load ${folder}: ${words.trim().slice(0, MAX_WORDS)} (${hint})`,
+    true,
+  )
+}
+
 export function badOption(message: string): GyreError {
   return engineError('E_ENGINE_OPTION', message, false)
 }

@@ -200,7 +200,9 @@ class Generation {
     return { tokens: tokens.tokenIds.length === 0 ? undefined : tokens, failure }
   }
 
+  /** @throws GyreError */
   #take(chunk: WireChunk, { tokenIds, logprobs, policyVersions }: GrowingTokens): void {
+    this.#parts.stamps.check(chunk)
     this.#cachedTokens = chunk.cachedTokens ?? this.#cachedTokens
     const isLate = this.#finish !== undefined
     // Tokens past the end are nobody's; spans may still correct versions.

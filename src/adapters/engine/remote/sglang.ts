@@ -1,5 +1,6 @@
 /** @file Connects an SGLang server, or a router before several. docs/engines.md says how to start one. */
-import { contextOf, engineOf, orClose, probed, routesOf, servedModel } from './connect.ts'
+import { contextOf, engineWith, orClose, probed, routesOf, servedModel, versionsOf } from './connect.ts'
+import type { OpenedServer } from './connect.ts'
 import { fromStatus, notUsable } from './failures.ts'
 import { wordsOf } from './http.ts'
 import type { HttpClient } from './http.ts'
@@ -23,6 +24,11 @@ const HINTS: ProbeHints = {
  * E_ENGINE_UNAUTHORIZED when the key is wrong.
  */
 export async function connectSglang(options: RemoteOptions): Promise<RemoteEngine> {
+  return (await openSglang(options)).engine
+}
+
+/** `connectSglang` for those that also give it weights. */
+export async function openSglang(options: RemoteOptions): Promise<OpenedServer> {
   const http = httpFor('SGLang', options, bearer(options.apiKey))
   return orClose(http, async () => {
     const routes = await routesOf(http)
@@ -32,7 +38,9 @@ export async function connectSglang(options: RemoteOptions): Promise<RemoteEngin
     await checkModel(http)
     const maxContext = contextOf(http.where, await contextSaid(http), options.maxContext)
     const wire = new SglangWire(http)
-    return engineOf(wire, options, maxContext, await probed(wire, options, HINTS))
+    const found = await probed(wire, options, HINTS)
+    const versions = versionsOf(options, found)
+    return { engine: engineWith(versions, wire, options, maxContext, found), versions, http, routes }
   })
 }
 

@@ -1,4 +1,5 @@
 /** @file Which policy version sampled a token, from what a server says about its weights. */
+import { foreignWeights } from './failures.ts'
 import type { WeightSpan, WireChunk } from './wire.ts'
 
 export interface VersionSource {
@@ -6,10 +7,20 @@ export interface VersionSource {
   readonly versionOf: ((label: string) => number | undefined) | undefined
 }
 
+/** Weights the server was given by us. */
+interface Pinned {
+  /** For messages. */
+  readonly where: string
+  readonly policyVersion: number
+  /** What the server calls them; undefined until it names them. */
+  label: string | undefined
+}
+
 /** Labels to versions, and the label the server used last. */
 export class Versions {
   readonly #source: VersionSource
   #label: string | undefined
+  #pinned: Pinned | undefined
   /** What was read last: servers say the same label with every token. */
   #numbered: { readonly label: string; readonly version: number } | undefined
 
@@ -26,7 +37,24 @@ export class Versions {
     this.#label = label
   }
 
+  /**
+   * From now on the server has these weights and no others. @param label what it calls them, where that is known; else
+   * the first label it uses is theirs.
+   */
+  pin(policyVersion: number, label: string | undefined, where: string): void {
+    this.#pinned = { policyVersion, label, where }
+    this.#label = label
+  }
+
+  /** Whether weights of this label are the ones that were pinned; undefined when it cannot be told. */
+  arePinned(label: string | undefined): boolean | undefined {
+    if (label === undefined || this.#pinned?.label === undefined) return undefined
+    return label === this.#pinned.label
+  }
+
+  /** @throws GyreError E_ENGINE_WEIGHTS when weights are pinned and these are others. */
   of(label: string | undefined): number {
+    if (this.#pinned !== undefined) return ofPinned(this.#pinned, label)
     if (label === undefined) return this.#source.policyVersion
     const { versionOf, policyVersion } = this.#source
     if (versionOf !== undefined) return versionOf(label) ?? policyVersion
@@ -38,6 +66,14 @@ export class Versions {
   }
 }
 
+/** @throws GyreError E_ENGINE_WEIGHTS */
+function ofPinned(pinned: Pinned, label: string | undefined): number {
+  if (label === undefined) return pinned.policyVersion
+  pinned.label ??= label
+  if (label !== pinned.label) throw foreignWeights(pinned.where, label, pinned.policyVersion)
+  return pinned.policyVersion
+}
+
 /** Versions of one generation's tokens. What is said at the end corrects what was believed before. */
 export class VersionStamps {
   readonly #versions: Versions
@@ -46,6 +82,12 @@ export class VersionStamps {
 
   constructor(versions: Versions) {
     this.#versions = versions
+  }
+
+  /** @throws GyreError E_ENGINE_WEIGHTS when the chunk names weights the server should not have. */
+  check({ label, spans }: WireChunk): void {
+    if (label !== undefined) this.#versions.of(label)
+    for (const span of spans ?? []) this.#versions.of(span.label)
   }
 
   /** The versions of the chunk's tokens. */

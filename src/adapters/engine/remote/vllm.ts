@@ -1,6 +1,7 @@
 /** @file Connects a vLLM server, or a router before several. docs/engines.md says how to start one. */
 import { GyreError } from '../../../core/errors.ts'
-import { contextOf, engineOf, orClose, probed, routesOf, servedModel } from './connect.ts'
+import { contextOf, engineWith, orClose, probed, routesOf, servedModel, versionsOf } from './connect.ts'
+import type { OpenedServer } from './connect.ts'
 import { fromStatus, notUsable } from './failures.ts'
 import type { HttpClient } from './http.ts'
 import { wordsOf } from './http.ts'
@@ -31,6 +32,11 @@ export interface VllmOptions extends RemoteOptions {
  * E_ENGINE_UNAUTHORIZED when the key is wrong.
  */
 export async function connectVllm(options: VllmOptions): Promise<RemoteEngine> {
+  return (await openVllm(options)).engine
+}
+
+/** `connectVllm` for those that also give it weights. */
+export async function openVllm(options: VllmOptions): Promise<OpenedServer> {
   const http = httpFor('vLLM', options, bearer(options.apiKey))
   return orClose(http, async () => {
     const routes = await routesOf(http)
@@ -39,7 +45,9 @@ export async function connectVllm(options: VllmOptions): Promise<RemoteEngine> {
     const maxContext = contextOf(http.where, served?.maxContext, options.maxContext)
     const { wire, found } = await firstUsable(http, routes, options, options.model ?? served?.name ?? '')
     const label = found.weightLabel ?? (await labelOf(http, routes))
-    return engineOf(wire, options, maxContext, { ...found, weightLabel: label })
+    const labelled = { ...found, weightLabel: label }
+    const versions = versionsOf(options, labelled)
+    return { engine: engineWith(versions, wire, options, maxContext, labelled), versions, http, routes }
   })
 }
 
