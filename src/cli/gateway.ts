@@ -6,6 +6,7 @@ import { loadProfile } from '../config/profile.ts'
 import { absolutePath } from '../config/resolve.ts'
 import { errorText, GyreError } from '../core/errors.ts'
 import { createGateway } from '../gateway/gateway.ts'
+import { monotonicClock } from '../host/clock.ts'
 import type { Store } from '../ports/store.ts'
 import type { HarnessProfile } from '../trajectory/profile.ts'
 import { extendedProfile, harnessProfile, HARNESS_PROFILE_NAMES } from '../trajectory/profiles.ts'
@@ -89,11 +90,12 @@ async function serve(options: GatewayOptions, context: CliContext, cleanup: Clea
     secret: secretOf(join(out, KEY_SECRET)),
     engineId: chosen.engine.id,
     defaults: { profile, sampling },
-    now: () => Date.now(),
+    now: () => Math.round(monotonicClock.now()),
   })
   const gateway = await createGateway({
     codec,
     sink: executions.sink,
+    now: () => Math.round(monotonicClock.now()),
     model: options.model,
     maxContext,
     host: options.host,

@@ -81,7 +81,7 @@ export async function createGateway(deps: GatewayDeps): Promise<Gateway> {
   const routes = new RouteTable()
   const sampler = new Sampler(routes, limits)
   const executions = new Map<string, Execution>()
-  const { codec, sink, model, maxContext, now = () => Date.now(), host = '127.0.0.1' } = deps
+  const { codec, sink, model, maxContext, now = monotonicNow, host = '127.0.0.1' } = deps
   const server = createGatewayServer({
     ...limits,
     codec,
@@ -178,6 +178,11 @@ class ListeningGateway implements Gateway {
     const { modelCalls, sampledTokens, harnessErrors } = execution.counters
     return { modelCalls, sampledTokens, harnessErrors }
   }
+}
+
+/** Setting the wall clock makes no answer too old to be asked for again. */
+function monotonicNow(): number {
+  return Math.round(performance.timeOrigin + performance.now())
 }
 
 async function listen(server: Server, host: string, port: number): Promise<number> {

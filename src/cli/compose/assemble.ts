@@ -114,14 +114,7 @@ export async function assemble(request: AssemblyRequest): Promise<Assembly> {
     settings,
   }
   const cells = supervisor.cells
-  const keeper = new CellKeeper({
-    supervisor,
-    forwarding: gateway,
-    load: (cell) => loadCell(cell, lastCheckpoint(store), files),
-    restarts: config.elastic.cellRestarts,
-    note: (text) => progress.note(text),
-    onRestart: () => new RunCounters(store).add({ cell_restarts: 1 }),
-  })
+  const keeper = keeperOf({ config, files, store, supervisor, progress }, gateway)
   return {
     config,
     files,
@@ -139,6 +132,26 @@ export async function assemble(request: AssemblyRequest): Promise<Assembly> {
   }
 }
 
+function keeperOf(
+  {
+    config,
+    files,
+    store,
+    supervisor,
+    progress,
+  }: Pick<Assembly, 'config' | 'files' | 'store' | 'supervisor' | 'progress'>,
+  forwarding: Gateway,
+): CellKeeper {
+  return new CellKeeper({
+    supervisor,
+    forwarding,
+    load: (cell) => loadCell(cell, lastCheckpoint(store), files),
+    restarts: config.elastic.cellRestarts,
+    note: (text) => progress.note(text),
+    onRestart: () => new RunCounters(store).add({ cell_restarts: 1 }),
+  })
+}
+
 function startGateway(
   config: RunConfig,
   policy: Policy,
@@ -148,7 +161,7 @@ function startGateway(
   return createGateway({
     codec: policy.codec,
     sink: store,
-    now: () => monotonicClock.now(),
+    now: () => Math.round(monotonicClock.now()),
     model: MODEL_NAME,
     maxContext: config.policy.model.context,
     host: config.gateway.host,

@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { CellProcessSupervisor } from '../../adapters/cell/process/supervisor.ts'
 import type { RunConfig } from '../../config/resolve.ts'
+import { hasCode } from '../../core/errors.ts'
 import type { Json } from '../../core/items.ts'
 import type { ModelShape } from '../../kernels/shape.ts'
 
@@ -14,6 +15,7 @@ export interface CellPlan {
 
 /** Sequences one engine keeps beside the running ones, so that a prefix outlives its execution. */
 const SPARE_SEQUENCES = 4
+const START_TRIES = 5
 
 /** Program and arguments of a cell process. */
 export function cellProgram(): readonly string[] {
@@ -36,7 +38,18 @@ export function engineOptions(
   }
 }
 
-export function startCells({ config, shape, logFolder }: CellPlan): Promise<CellProcessSupervisor> {
+/** Starts the cells; when one is killed before it is up, all of them again. @throws GyreError E_CELL_START. */
+export async function startCells(plan: CellPlan): Promise<CellProcessSupervisor> {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await startOnce(plan)
+    } catch (error) {
+      if (!hasCode(error, 'E_CELL_START') || !error.retryable || tries === START_TRIES) throw error
+    }
+  }
+}
+
+function startOnce({ config, shape, logFolder }: CellPlan): Promise<CellProcessSupervisor> {
   const { cells, slotsPerCell: slots, threadsPerCell: threads } = config.elastic
   return CellProcessSupervisor.start({
     count: cells,

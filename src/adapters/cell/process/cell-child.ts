@@ -86,10 +86,13 @@ export class CellChild {
     const why = this.#hasExited
       ? `its process ended (${this.#endText()})`
       : `${errorText(last)} (${limitMs} ms allowed)`
+    const wasKilled = this.#process.signalCode !== null
     await this.end(0)
     throw new GyreError(`${this.#options.boot.cellId} did not start: ${why}${this.#logText()}`, {
       boundary: 'cell',
       code: 'E_CELL_START',
+      // What somebody killed starts the next time; what ended by itself would do so again.
+      retryable: wasKilled,
       details: { logFile: this.#options.logFile },
     })
   }
