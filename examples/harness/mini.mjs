@@ -7,6 +7,7 @@
  * the task and on the number of the call, so the same workload can be run again.
  */
 import { spawn } from 'node:child_process'
+import { request } from 'node:http'
 
 const { OPENAI_BASE_URL, OPENAI_API_KEY, GYRE_MODEL, GYRE_INSTRUCTION = '' } = process.env
 const median = Number(process.env.MINI_TOOL_MEDIAN_MS ?? 0)
@@ -34,20 +35,33 @@ for (let turn = 0; turn < maxTurns; turn++) {
   const calls = message.tool_calls ?? []
   if (calls.length === 0) break
   for (const call of calls) {
-    await new Promise((resolve) => setTimeout(resolve, delayMs(turn)))
+    const waitMs = Math.round(delayMs(turn))
+    await new Promise((resolve) => setTimeout(resolve, waitMs))
+    if (waitMs > 0) process.stderr.write(`waited ${waitMs}\n`)
     messages.push({ role: 'tool', tool_call_id: call.id, content: await run(call.function.arguments) })
   }
 }
 
 async function ask() {
-  const response = await fetch(`${OPENAI_BASE_URL}/chat/completions`, {
-    method: 'POST',
-    headers: { 'content-type': 'application/json', authorization: `Bearer ${OPENAI_API_KEY}` },
-    body: JSON.stringify({ model: GYRE_MODEL, messages, tools }),
+  const { status, text } = await post(`${OPENAI_BASE_URL}/chat/completions`, { model: GYRE_MODEL, messages, tools })
+  if (status !== 200) throw new Error(`the model answered ${status}: ${text}`)
+  return JSON.parse(text).choices[0].message
+}
+
+/** Plain node:http: it starts in half the time of fetch, which counts when hundreds of executions start at once. */
+function post(url, body) {
+  return new Promise((resolve, reject) => {
+    const headers = { 'content-type': 'application/json', authorization: `Bearer ${OPENAI_API_KEY}` }
+    const asking = request(url, { method: 'POST', headers }, (response) => {
+      let text = ''
+      response.setEncoding('utf8')
+      response.on('data', (chunk) => (text += chunk))
+      response.on('end', () => resolve({ status: response.statusCode, text }))
+      response.on('error', reject)
+    })
+    asking.on('error', reject)
+    asking.end(JSON.stringify(body))
   })
-  const body = await response.json()
-  if (!response.ok) throw new Error(`the model answered ${response.status}: ${JSON.stringify(body)}`)
-  return body.choices[0].message
 }
 
 function run(argumentsText) {

@@ -50,6 +50,10 @@ const tasks = z
         heldOut: count(1, 'Tasks to evaluate on. [tasks]').default(24),
         minStops: count(1, 'Files on the shortest trail. [files]').default(2),
         maxStops: count(1, 'Files on the longest trail. [files]').default(4),
+        fillerLines: count(0, 'Lines of unrelated text before the code of every file. [lines]').default(0),
+        talks: toggle(
+          'Demonstrations say a random word before every call, so that executions of one task differ early.',
+        ).default(false),
       })
       .describe('Generated tasks instead of the two folders.')
       .optional(),
@@ -208,6 +212,9 @@ const elastic = z
     slotsPerCell: count(1, 'C_e: executions one cell serves at once. [executions]').default(40),
     threadsPerCell: count(1, 'Engine threads of one cell. [threads]').default(1),
     trainingCells: count(1, 'Cells that always train under async. [cells]').default(1),
+    pinCells: toggle(
+      'Each cell keeps to its own share of the processors, as a cell of devices keeps to its own. Linux, with taskset.',
+    ).default(false),
     carryOver: real(
       0,
       64,

@@ -61,10 +61,10 @@ export async function composeTasks(config: RunConfig, folder: string): Promise<T
   if (generate === undefined) {
     return { train: await loadTasks(train ?? ''), heldOut: heldOut === undefined ? [] : await loadTasks(heldOut) }
   }
-  const { minStops, maxStops } = generate
+  const { minStops, maxStops, fillerLines } = generate
   const write = async (split: 'train' | 'held-out', count: number): Promise<readonly Task[]> => {
     const root = join(folder, split)
-    writeTrailTasks(trailTasks({ seed: config.seed, split, count, minStops, maxStops }), root)
+    writeTrailTasks(trailTasks({ seed: config.seed, split, count, minStops, maxStops, fillerLines }), root)
     return loadTasks(root)
   }
   return { train: await write('train', generate.train), heldOut: await write('held-out', generate.heldOut) }

@@ -1,4 +1,5 @@
 /** @file Starts the cell processes of a run, each with an embedded engine. */
+import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { CellProcessSupervisor } from '../../adapters/cell/process/supervisor.ts'
@@ -54,8 +55,17 @@ function startOnce({ config, shape, logFolder }: CellPlan): Promise<CellProcessS
   return CellProcessSupervisor.start({
     count: cells,
     slots,
-    argv: cellProgram(),
+    argv: (index) => [...pinned(config, index), ...cellProgram()],
     engine: () => engineOptions(config, shape, { threads, slots }),
     logFolder,
   })
+}
+
+/** The cells divide the processors among them in order, so that a role change moves processors as it moves devices. */
+function pinned({ elastic }: RunConfig, index: number): readonly string[] {
+  if (!elastic.pinCells) return []
+  const processors = availableParallelism()
+  const first = Math.floor((index * processors) / elastic.cells)
+  const last = Math.max(first, Math.floor(((index + 1) * processors) / elastic.cells) - 1)
+  return ['taskset', '--cpu-list', `${first}-${last}`]
 }

@@ -15,16 +15,18 @@ export interface ColdStartOptions {
   readonly maxStops: number
   /** Probability to go on at a stop that names another. */
   readonly goOn: number
+  readonly fillerLines: number
+  readonly talks: boolean
 }
 
 /** Whole conversations: header, instruction, turns. Their tasks are of a split of their own. */
 export function demonstrations(calibration: Calibration, options: ColdStartOptions): readonly (readonly Item[])[] {
-  const { seed, count, minStops, maxStops, goOn } = options
+  const { seed, count, goOn, talks } = options
   const rng = seededRng(hashSeed('cold-start', seed))
-  return trailTasks({ seed, split: 'demonstrations', count, minStops, maxStops }).map((task) => [
+  return trailTasks({ ...options, split: 'demonstrations', count }).map((task) => [
     ...calibration.header.map((item) => withOtherWorkspace(item, calibration.workspace, rng)),
     userItemOf(calibration, task.instruction),
-    ...trailDemonstration(task, { seed, goOn, manners: calibration.manners }),
+    ...trailDemonstration(task, { seed, goOn, manners: calibration.manners, talks }),
   ])
 }
 

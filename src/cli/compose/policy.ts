@@ -7,7 +7,7 @@ import type { Item } from '../../core/items.ts'
 import type { ChatCodec } from '../../tokens/codec.ts'
 import { createChatCodec } from '../../tokens/hf-codec.ts'
 import type { Calibration } from './calibrate.ts'
-import { demonstrations, policyTokenizer } from './cold-start.ts'
+import { type ColdStartOptions, demonstrations, policyTokenizer } from './cold-start.ts'
 
 const TOKENIZER_FILES = ['tokenizer.json', 'tokenizer_config.json'] as const
 const CALIBRATION = 'calibration.json'
@@ -18,6 +18,8 @@ export interface Policy {
   readonly codec: ChatCodec
   /** Empty when there is no cold start. */
   readonly conversations: readonly (readonly Item[])[]
+  /** The same without filler: single turns of them are learned first. */
+  readonly plainConversations: readonly (readonly Item[])[]
   /** Puts the tokenizer beside saved weights, so that the folder is a complete model. */
   readonly copyTokenizer: (folder: string) => void
 }
@@ -34,18 +36,24 @@ export async function composePolicy(
 ): Promise<Policy> {
   const { warmstart } = config
   let conversations: readonly (readonly Item[])[] = []
+  let plainConversations = conversations
   if (warmstart.enabled) {
     const file = join(folder, CALIBRATION)
     if (!existsSync(file)) writeFileSync(file, JSON.stringify(await calibrate(), null, 2))
     const calibration = JSON.parse(readFileSync(file, 'utf8')) as Calibration
-    const family = config.tasks.generate ?? { minStops: 3, maxStops: 5 }
-    conversations = demonstrations(calibration, {
+    const family = config.tasks.generate ?? { minStops: 3, maxStops: 5, fillerLines: 0, talks: false }
+    const options: ColdStartOptions = {
       seed: config.seed,
       count: warmstart.demonstrations,
+      goOn: warmstart.goOn,
       minStops: family.minStops,
       maxStops: family.maxStops,
-      goOn: warmstart.goOn,
-    })
+      fillerLines: family.fillerLines,
+      talks: family.talks,
+    }
+    conversations = demonstrations(calibration, options)
+    plainConversations =
+      options.fillerLines === 0 ? conversations : demonstrations(calibration, { ...options, fillerLines: 0 })
   }
   if (!existsSync(join(folder, 'tokenizer.json'))) writeTokenizer(config, folder, conversations)
   const codec = createChatCodec({
@@ -55,6 +63,7 @@ export async function composePolicy(
   return {
     codec,
     conversations,
+    plainConversations,
     copyTokenizer: (to) => {
       for (const name of TOKENIZER_FILES) copyFileSync(join(folder, name), join(to, name))
     },

@@ -40,7 +40,7 @@ export async function coldStart(deps: RunCellsDeps): Promise<void> {
 async function imitate({ config, cells, policy, progress, stop }: RunCellsDeps): Promise<void> {
   const { steps, excerptSteps, batchTokens } = config.warmstart
   const whole = policy.conversations.map((items) => encodeDemonstration(policy.codec, items))
-  const excerpts = policy.conversations.flatMap((items) => encodeExcerpts(policy.codec, items))
+  const excerpts = policy.plainConversations.flatMap((items) => encodeExcerpts(policy.codec, items))
   const total = excerptSteps + steps
   const [core] = cells
   if (core !== undefined) {

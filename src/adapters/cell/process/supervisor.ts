@@ -20,7 +20,7 @@ export interface CellSupervisorOptions {
   /** Executions each cell serves at once. [executions] */
   readonly slots: number | ((index: number) => number)
   /** Program and arguments of a cell process, for example `[process.execPath, 'dist/cli/main.js', 'cell']`. */
-  readonly argv: readonly string[]
+  readonly argv: readonly string[] | ((index: number) => readonly string[])
   /** Environment of the cells; the owner's when left out. */
   readonly env?: Readonly<Record<string, string>>
   /** Handed to the cell's createEngine. */
@@ -135,7 +135,7 @@ export class CellProcessSupervisor implements CellSupervisor {
     invariant(cell !== undefined, `cell ${index} is one of ${this.cells.length}`)
     const { argv, env, engine, slots, logFolder, startMs } = this.#options
     const child = new CellChild({
-      argv,
+      argv: typeof argv === 'function' ? argv(index) : argv,
       env,
       boot: {
         protocolVersion: CELL_PROTOCOL_VERSION,

@@ -8,6 +8,7 @@
 import type { AssistantItem, Item, ToolResultItem } from '../../../core/items.ts'
 import { hashSeed, type Rng, seededRng } from '../../../core/rng.ts'
 import { stopText, type TrailTask } from './trail.ts'
+import { REMARK_WORDS } from './words.ts'
 
 /** How the harness at hand words things; captured from one real run of it. */
 export interface ToolManners {
@@ -23,6 +24,8 @@ export interface DemonstrationOptions {
   /** Probability to go on at a stop that names a next file. */
   readonly goOn: number
   readonly manners: ToolManners
+  /** Says a random word before every call, so that executions of one task differ early. Default false. */
+  readonly talks?: boolean
 }
 
 /** The words the demonstrator ends with. */
@@ -53,18 +56,22 @@ export function trailExchanges(task: TrailTask, goOn: number, rng: Rng): readonl
 export function trailDemonstration(task: TrailTask, options: DemonstrationOptions): readonly Item[] {
   const rng = seededRng(hashSeed('demonstration', options.seed, task.name))
   const turns = trailExchanges(task, options.goOn, rng).flatMap((exchange, i) => [
-    callOf(exchange.command, i, options.manners),
+    callOf(exchange.command, i, options.manners, options.talks === true ? remark(rng) : ''),
     resultOf(exchange.output, i, options.manners),
   ])
   return [...turns, { kind: 'assistant', thinking: '', text: CLOSING_TEXT, toolCalls: [] }]
 }
 
-function callOf(command: string, index: number, manners: ToolManners): AssistantItem {
+function remark(rng: Rng): string {
+  return REMARK_WORDS[rng.below(REMARK_WORDS.length)] ?? ''
+}
+
+function callOf(command: string, index: number, manners: ToolManners, text: string): AssistantItem {
   const argumentsText = `{"${manners.argument}": ${JSON.stringify(command)}}`
   return {
     kind: 'assistant',
     thinking: '',
-    text: '',
+    text,
     toolCalls: [{ id: `call_${index}_0`, name: manners.tool, argumentsText }],
   }
 }

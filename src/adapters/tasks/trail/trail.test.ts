@@ -75,3 +75,26 @@ test('the committed sample is what the generator writes', () => {
   writeTrailTasks(trailTasks({ ...sample, split: 'held-out', count: 2 }), join(root, 'sample/held-out'))
   expect(filesOf(join(import.meta.dirname, '../../../../tasks/trail'))).toEqual(filesOf(join(root, 'sample')))
 })
+
+test('filler makes files longer and tasks no harder: the demonstrated commands still earn 1', () => {
+  const [task] = trailTasks({ ...options, fillerLines: 12 })
+  const [plain] = trailTasks(options)
+  if (task === undefined || plain === undefined) throw new Error('no task')
+  const [folder] = writeTrailTasks([task], join(root, 'filler'))
+  expect(task.stops.map((s) => [s.file, s.code])).toEqual(plain.stops.map((s) => [s.file, s.code]))
+  expect(readFileSync(join(folder ?? '', 'environment', task.stops[0]?.file ?? ''), 'utf8').split('\n')).toHaveLength(
+    15,
+  )
+  const commands = trailExchanges(task, 1, seededRng(1)).map((e) => e.command)
+  expect(rewardOf(folder ?? '', commands)).toBe(1)
+})
+
+test('a talking demonstrator says a word before every call, and another one for another task', () => {
+  const manners = { tool: 'bash', argument: 'command', emptyResult: '(no output)' }
+  const first = trailTasks(options).map((task) => {
+    const [item] = trailDemonstration(task, { seed: 1, goOn: 1, manners, talks: true })
+    return item?.kind === 'assistant' ? item.text : ''
+  })
+  expect(first.every((word) => /^[a-z]+$/.test(word))).toBe(true)
+  expect(new Set(first).size).toBeGreaterThan(3)
+})

@@ -6,13 +6,15 @@
  * Everything here is a function of the seed: the same seed gives the same tasks on every machine.
  */
 import { hashSeed, type Rng, seededRng, shuffled } from '../../../core/rng.ts'
-import { CODE_WORDS, FILE_WORDS } from './words.ts'
+import { CODE_WORDS, FILE_WORDS, FILLER_WORDS } from './words.ts'
 
 export interface TrailStop {
   readonly file: string
   readonly code: string
   /** Absent on the last stop. */
   readonly next: string | undefined
+  /** Lines before the code that mean nothing. */
+  readonly filler: readonly string[]
 }
 
 export interface TrailTask {
@@ -32,6 +34,8 @@ export interface TrailOptions {
   /** Stops of a trail, both ends included. */
   readonly minStops: number
   readonly maxStops: number
+  /** Lines of unrelated text before the code of every file, as in the output of a chatty tool. Default 0. */
+  readonly fillerLines?: number
 }
 
 /** Share of the reward that a right but incomplete list of codes can earn; the rest needs the exact list. */
@@ -52,6 +56,7 @@ function oneTask(name: string, options: TrailOptions, rng: Rng): TrailTask {
     file: files[i] ?? '',
     code: codes[i] ?? '',
     next,
+    filler: fillerText(options.fillerLines ?? 0),
   })
   const stops = Array.from({ length: count }, (_, i) => stopAt(i, i + 1 < count ? files[i + 1] : undefined))
   const decoys = Array.from({ length: 3 }, (_, i) => stopAt(count + i, files[count + 3 + i]))
@@ -62,9 +67,21 @@ export function instructionOf(start: string): string {
   return `Start at ${start}. Each file holds a code and may name the next file. Append each code to answer.txt, in order.`
 }
 
+/** Words of one filler line. */
+const FILLER_WIDTH = 8
+
+/** The same in every file: it makes contexts long, not tasks hard. */
+function fillerText(lines: number): readonly string[] {
+  const word = (i: number): string => FILLER_WORDS[i % FILLER_WORDS.length] ?? ''
+  return Array.from({ length: lines }, (_, line) =>
+    Array.from({ length: FILLER_WIDTH }, (_, column) => word(line * FILLER_WIDTH + column)).join(' '),
+  )
+}
+
 /** The text of one stop's file. */
 export function stopText(stop: TrailStop): string {
-  return stop.next === undefined ? `code ${stop.code}\nend\n` : `code ${stop.code}\nnext ${stop.next}\n`
+  const last = stop.next === undefined ? 'end' : `next ${stop.next}`
+  return [...stop.filler, `code ${stop.code}`, last, ''].join('\n')
 }
 
 /** What answer.txt has to hold. */
