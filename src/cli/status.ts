@@ -5,6 +5,8 @@ import { isLedgerInUse } from '../adapters/store/sqlite/connection.ts'
 import { openSqliteStore } from '../adapters/store/sqlite/sqlite-store.ts'
 import type { ExecutionRow, Store } from '../ports/store.ts'
 import { type ParkedTask, parkedTasks } from '../run/parked-tasks.ts'
+import { type LivePicture, readLiveFile } from '../telemetry/live-file.ts'
+import { panelRows } from '../telemetry/panel.ts'
 import { readStepMetrics, type StepMetrics } from '../telemetry/run-log.ts'
 import { sparkline } from '../telemetry/sparkline.ts'
 import type { CliContext } from './context.ts'
@@ -31,6 +33,8 @@ interface RunStatus {
   /** Tasks that are not dealt any more, and why. */
   readonly parkedTasks: readonly ParkedTask[]
   readonly steps: readonly StepMetrics[]
+  /** The last picture of the elastic loop: cells, engines beside them, phi, transfers. */
+  readonly live: LivePicture | undefined
   /** summary.json of a finished run. */
   readonly summary: unknown
 }
@@ -78,6 +82,7 @@ function statusOf(folder: string, store: Store, context: CliContext): RunStatus 
     errors: tally(executions.flatMap((row) => row.errorCode ?? [])),
     parkedTasks: parkedTasks(store),
     steps,
+    live: readLiveFile(folder),
     summary: existsSync(summaryFile) ? (JSON.parse(readFileSync(summaryFile, 'utf8')) as unknown) : undefined,
   }
 }
@@ -98,6 +103,7 @@ function statusLines(status: RunStatus, { colors, width }: CliContext): string[]
     last === undefined ? undefined : ['last step', metricsText(last)],
     ['groups', tallyText(status.groups)],
     ['executions', tallyText(status.executions)],
+    ...liveRows(status),
     Object.keys(status.errors).length === 0 ? undefined : ['errors', tallyText(status.errors)],
     ...status.parkedTasks.map(({ task, reason }) => ['parked', `${task}: ${reason}`] as const),
     ['folder', status.folder],
@@ -107,6 +113,12 @@ function statusLines(status: RunStatus, { colors, width }: CliContext): string[]
     lines.push(colors.dim(`go on with: gyre train ${join(status.folder, 'config.resolved.yaml')} --resume`))
   }
   return lines
+}
+
+/** While it runs: what the cells and engines do now. Afterwards: what is left to say of the whole run. */
+function liveRows({ isRunning, live }: RunStatus): readonly (readonly [string, string])[] {
+  if (live === undefined) return []
+  return panelRows(live).filter(([name]) => isRunning || name === 'phi' || name === 'transfers')
 }
 
 function metricsText(step: StepMetrics): string {

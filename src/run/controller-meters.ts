@@ -179,6 +179,7 @@ export function snapshotOf(state: SchedulerState): ControllerSnapshot {
     standalone: state.standalone.map((engine, index) => ({
       phase: engine.phase,
       executions: slotsUsed(state, { kind: 'standalone', index }),
+      policyVersion: engine.policyVersion,
     })),
   }
 }

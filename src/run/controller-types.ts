@@ -135,7 +135,11 @@ export interface ControllerSnapshot {
   readonly readyGroups: number
   readonly outstandingGroups: number
   readonly cells: readonly { readonly phase: string; readonly executions: number; readonly busy: boolean }[]
-  readonly standalone: readonly { readonly phase: string; readonly executions: number }[]
+  readonly standalone: readonly {
+    readonly phase: string
+    readonly executions: number
+    readonly policyVersion: number
+  }[]
 }
 
 export interface RoleTransfer {

@@ -5,7 +5,7 @@
  */
 import type { Clock } from '../core/clock.ts'
 import { GyreError } from '../core/errors.ts'
-import type { Store } from '../ports/store.ts'
+import type { StepRow, Store } from '../ports/store.ts'
 import type { SchedulerState } from '../scheduler/types.ts'
 import type { Controller, ControllerEvent, RunSummary as TrainingSummary } from './controller-types.ts'
 import type { EvaluationResult } from './evaluate.ts'
@@ -50,10 +50,19 @@ export interface RunResult {
   readonly roleTransfers: number
   readonly liveRoleTransfers: number
   readonly requestsMoved: number
+  /** Cached context that moved with its executions instead of being computed again. [tokens] */
+  readonly tokensHandedOver: number
+  /** Ended early, so that their groups could go on, and scored. */
+  readonly executionsCut: number
+  /** Mean and largest over all groups trained on; NaN before the first step. [steps] */
+  readonly stalenessMean: number
+  readonly stalenessMax: number
   readonly harnessErrors: number
   readonly tokensMismatched: number
   /** Deaths and hangs of cells that the run went on from. */
   readonly cellRestarts: number
+  /** Times a standalone engine failed and was waited for. */
+  readonly standaloneFailures: number
   /** Tasks that were not dealt any more after their groups were lost in a row. */
   readonly parkedTasks: readonly ParkedTask[]
   readonly seed: number
@@ -130,12 +139,26 @@ function summarize(
     roleTransfers: counters.value('role_transfers'),
     liveRoleTransfers: counters.value('live_role_transfers'),
     requestsMoved: counters.value('requests_moved'),
+    tokensHandedOver: counters.value('tokens_handed_over'),
+    executionsCut: counters.value('executions_cut'),
+    ...stalenessOf(parts.store.steps()),
     harnessErrors: counters.value('harness_errors'),
     tokensMismatched: counters.value('tokens_mismatched'),
     cellRestarts: counters.value('cell_restarts'),
+    standaloneFailures: counters.value('standalone_failures'),
     parkedTasks: parkedTasks(parts.store),
     seed: parts.seed,
     policy: parts.policy,
     cells: training.cells,
+  }
+}
+
+/** Every step trains as many groups, so the mean over steps is that over groups. */
+function stalenessOf(steps: readonly StepRow[]): Pick<RunResult, 'stalenessMean' | 'stalenessMax'> {
+  if (steps.length === 0) return { stalenessMean: Number.NaN, stalenessMax: Number.NaN }
+  const total = steps.reduce((sum, { metrics }) => sum + (metrics['staleness_mean'] ?? 0), 0)
+  return {
+    stalenessMean: total / steps.length,
+    stalenessMax: Math.max(...steps.map(({ metrics }) => metrics['staleness_max'] ?? 0)),
   }
 }

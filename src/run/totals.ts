@@ -40,8 +40,14 @@ export class RunTotals {
   see(event: ControllerEvent): void {
     if (event.kind === 'role-transfer') {
       const isLive = event.to === 'training' && event.liveExecutions > 0
-      this.#counters.add({ role_transfers: 1, live_role_transfers: isLive ? 1 : 0 })
+      this.#counters.add({
+        role_transfers: 1,
+        live_role_transfers: isLive ? 1 : 0,
+        tokens_handed_over: event.tokensHandedOver,
+      })
     }
+    if (event.kind === 'execution-cut') this.#counters.add({ executions_cut: 1 })
+    if (event.kind === 'standalone-failed') this.#counters.add({ standalone_failures: 1 })
     if (event.kind === 'cell-failed') this.#counters.add({ cell_restarts: 1 })
     if (event.kind === 'execution-finished' || event.kind === 'checkpoint') this.save()
   }

@@ -12,9 +12,28 @@ export interface CellView {
   readonly busy: boolean
 }
 
+/** A rollout engine beside the cells. */
+export interface StandaloneView {
+  readonly name: string
+  /** `serving`, or `failed` until it is back. */
+  readonly phase: string
+  readonly executions: number
+  readonly slots: number
+  /** Policy version it serves. */
+  readonly policyVersion: number
+}
+
+/** Role transfers so far, and what the last one to training took. */
+export interface TransfersView {
+  readonly count: number
+  readonly lastMs: number
+  /** By all of them: cached context that was fetched instead of computed again. [tokens] */
+  readonly tokensHandedOver: number
+}
+
 export interface RunView {
   readonly run: string
-  /** elastic, colocate or async. */
+  /** elastic, qwengyre, colocate or async. */
   readonly policy: string
   /** What goes on, for example `training`, or `warm start, step 40 of 150`. */
   readonly stage: string
@@ -31,8 +50,15 @@ export interface RunView {
     readonly held: number
     readonly finished: number
     readonly excluded: number
+    /** Ended early so that their group could go on; scored. */
+    readonly cut: number
   }
   readonly cells: readonly CellView[]
+  readonly standalone: readonly StandaloneView[]
+  /** undefined before the first one. */
+  readonly transfers: TransfersView | undefined
+  /** phi at present. [steps] */
+  readonly carryOver: number
   /** w and C_R. [executions] */
   readonly waterLevel: number
   readonly capacity: number
@@ -73,16 +99,41 @@ export function panelLines(view: RunView, width: number, paint: Paint = NO_PAINT
       reward === undefined ? paint.dim('after the first step') : `${curve} ${paint.bold(reward.toFixed(3))}`,
     ),
     field('cells', view.cells.map((cell, i) => cellText(cell, i, paint)).join('   ')),
+    ...(view.standalone.length === 0
+      ? []
+      : [field('beside', view.standalone.map((engine) => standaloneText(engine, paint)).join('   '))]),
     field('water', waterText(view)),
-    field('groups', `${groups.outstanding} out, ${groups.ready} ready, ${groups.consumed} trained`),
+    field(
+      'groups',
+      `${groups.outstanding} out, ${groups.ready} ready, ${groups.consumed} trained   phi ${view.carryOver}`,
+    ),
     field(
       'executions',
       `${executions.live} live, ${executions.queued} queued, ${executions.finished} finished` +
         optional(executions.held, 'held') +
+        optional(executions.cut, 'cut') +
         optional(executions.excluded, 'excluded'),
     ),
+    ...(view.transfers === undefined ? [] : [field('transfers', transfersText(view.transfers))]),
     field('staleness', `${stalenessText(view)}   ${Math.round(view.tokensPerSecond)} tokens/s`),
   ].map((line) => cutLine(line, width))
+}
+
+/** What a look from outside adds to the books: names and texts. */
+export function panelRows(view: Omit<RunView, 'rewards'>): readonly (readonly [string, string])[] {
+  const { executions } = view
+  return [
+    ['stage', view.stage],
+    ...(view.cells.length === 0
+      ? []
+      : [['cells', view.cells.map((cell, i) => cellText(cell, i, NO_PAINT)).join('   ')] as const]),
+    ...(view.standalone.length === 0
+      ? []
+      : [['beside', view.standalone.map((engine) => standaloneText(engine, NO_PAINT)).join('   ')] as const]),
+    ['live', `${executions.live} live, ${executions.queued} queued${optional(executions.held, 'held')}`],
+    ['phi', `${view.carryOver}${optional(executions.cut, 'executions cut')}`],
+    ...(view.transfers === undefined ? [] : [['transfers', transfersText(view.transfers)] as const]),
+  ]
 }
 
 /** One line on a finished step, for logs. */
@@ -121,6 +172,16 @@ function cellText(cell: CellView, index: number, paint: Paint): string {
   if (cell.phase === 'training') return paint.cyan(`${index} ${mark} training`)
   const isDown = cell.phase === 'failed' || cell.phase.startsWith('rest')
   return (isDown ? paint.red : paint.yellow)(`${index} ${mark} ${cell.phase}`)
+}
+
+function standaloneText({ name, phase, executions, slots, policyVersion }: StandaloneView, paint: Paint): string {
+  if (phase === 'failed') return paint.red(`${name} ○ failed`)
+  return paint.green(`${name} ${executions > 0 ? '●' : '○'} ${executions}/${slots} version ${policyVersion}`)
+}
+
+function transfersText({ count, lastMs, tokensHandedOver }: TransfersView): string {
+  const handed = tokensHandedOver > 0 ? `, ${tokensHandedOver} tokens handed over` : ''
+  return `${count}, the last to training in ${formatDuration(lastMs)}${handed}`
 }
 
 function waterText({ waterLevel, capacity }: RunView): string {

@@ -24,11 +24,17 @@ const view: RunView = {
   policyVersion: 10,
   rewards: [0.1, 0.2, 0.4, 0.612],
   groups: { outstanding: 8, ready: 3, consumed: 48 },
-  executions: { live: 31, queued: 2, held: 0, finished: 390, excluded: 1 },
+  executions: { live: 31, queued: 2, held: 0, finished: 390, excluded: 1, cut: 3 },
   cells: [
     { phase: 'training', executions: 0, slots: 40, busy: true },
     { phase: 'rollout', executions: 31, slots: 40, busy: true },
   ],
+  standalone: [
+    { name: 'rollout-0', phase: 'serving', executions: 2, slots: 8, policyVersion: 10 },
+    { name: 'sglang-1', phase: 'failed', executions: 0, slots: 16, policyVersion: 8 },
+  ],
+  transfers: { count: 7, lastMs: 212, tokensHandedOver: 1840 },
+  carryOver: 0.75,
   waterLevel: 33,
   capacity: 40,
   stalenessMean: 0.625,
@@ -39,7 +45,7 @@ const view: RunView = {
 }
 
 /** Up eight lines, to the first column, clear to the end. */
-const BACK_OVER_PANEL = '\u001b[8A\r\u001b[J'
+const BACK_OVER_PANEL = '\u001b[10A\r\u001b[J'
 const red = (text: string): string => `\u001b[31m${text}\u001b[39m`
 
 describe('JSON lines', () => {
@@ -91,9 +97,11 @@ describe('the panel', () => {
       step       ██████░░░░░░░░░░░░░░ 12 of 40  burst 6  version 10  3m12s  eta 5m10s
       reward     ▁▂▄▅ 0.612
       cells      0 ● training   1 ● rollout 31/40
+      beside     rollout-0 ● 2/8 version 10   sglang-1 ○ failed
       water      █████████████████░░░ 33 unfinished, 40 slots roll out
-      groups     8 out, 3 ready, 48 trained
-      executions 31 live, 2 queued, 390 finished, 1 excluded
+      groups     8 out, 3 ready, 48 trained   phi 0.75
+      executions 31 live, 2 queued, 390 finished, 3 cut, 1 excluded
+      transfers  7, the last to training in 212ms, 1840 tokens handed over
       staleness  0.6 mean, 2 max   1240 tokens/s"
     `)
   })

@@ -40,6 +40,12 @@ test(
       harnessErrors: 0,
       tokensMismatched: 0,
       cellRestarts: 0,
+      standaloneFailures: 1,
+    })
+    const status = await place.gyre('status', 'beside', '--json').ended
+    expect(JSON.parse(status.out)).toMatchObject({
+      isRunning: false,
+      live: { carryOver: 0.5, standalone: [{ name: 'rollout-0', phase: 'serving', slots: 4 }] },
     })
     place.ledger('beside', (store) => {
       expectSoundLedger(store, BOOKS)

@@ -14,6 +14,7 @@ import { evaluate, type EvaluationResult } from '../../run/evaluate.ts'
 import { openEvaluationBooks } from '../../run/evaluation-books.ts'
 import type { ExecutionDeps } from '../../run/execution.ts'
 import type { Display } from '../../telemetry/display.ts'
+import { openLiveFile } from '../../telemetry/live-file.ts'
 import { openRunLog } from '../../telemetry/run-log.ts'
 import {
   composeHarness,
@@ -64,7 +65,8 @@ export async function assemble(request: AssemblyRequest): Promise<Assembly> {
   cleanup.add('the log', () => log.close())
   let forwarding: Gateway | undefined
   const sampledTokens = (): number => forwarding?.stats().sampledTokens ?? 0
-  const progress = new RunProgress({ config: request.config, clock: monotonicClock, display, log, sampledTokens })
+  const keep = openLiveFile(files.folder, monotonicClock)
+  const progress = new RunProgress({ config: request.config, clock: monotonicClock, display, log, sampledTokens, keep })
   progress.restore(store.steps())
   const stop = stopOnSignal(progress, cleanup)
 

@@ -5,8 +5,11 @@ import { formatDuration } from '../../core/durations.ts'
 import type { ExecutionRow, StepRow } from '../../ports/store.ts'
 import type { ControllerEvent, ControllerSnapshot } from '../../run/controller-types.ts'
 import type { Display } from '../../telemetry/display.ts'
-import type { RunView } from '../../telemetry/panel.ts'
+import type { RunView, TransfersView } from '../../telemetry/panel.ts'
 import type { RunLog } from '../../telemetry/run-log.ts'
+import { noteOf } from './run-notes.ts'
+import { controllerView, withTransfer } from './run-view.ts'
+import { standaloneIds } from './standalone.ts'
 
 export interface ProgressDeps {
   readonly config: RunConfig
@@ -15,6 +18,8 @@ export interface ProgressDeps {
   readonly log: RunLog
   /** Tokens sampled so far. */
   readonly sampledTokens: () => number
+  /** Keeps the picture for other processes. */
+  readonly keep: (view: RunView) => void
 }
 
 /** Window of the token rate. [ms] */
@@ -29,6 +34,8 @@ export class RunProgress {
   #snapshot: ControllerSnapshot | undefined
   #finished = 0
   #excluded = 0
+  #cut = 0
+  #transfers: TransfersView | undefined
   #consumed = 0
   #staleness = { mean: Number.NaN, max: Number.NaN }
   #trainingSince: { readonly at: number; readonly step: number } | undefined
@@ -77,7 +84,8 @@ export class RunProgress {
 
   step(row: StepRow): void {
     this.#countStep(row)
-    this.#deps.log.step(row.step, row.metrics)
+    const carryOver = this.#snapshot?.carryOver
+    this.#deps.log.step(row.step, carryOver === undefined ? row.metrics : { ...row.metrics, carry_over: carryOver })
     this.#deps.display.stepDone(this.#view(), row.metrics)
   }
 
@@ -85,22 +93,19 @@ export class RunProgress {
     const { snapshot, atMs: _at, ...facts } = event
     this.#snapshot = snapshot
     this.#trainingSince ??= { at: this.#deps.clock.now(), step: snapshot.step }
-    if (event.kind === 'role-transfer') {
-      this.note(
-        `cell ${event.cell} to ${event.to} in ${formatDuration(event.durationMs)} with ${event.liveExecutions} live executions ` +
-          `(${event.executionsMoved} of its own moved, ${event.requestsMoved} in the middle of a model call)`,
-      )
-    }
-    if (event.kind === 'cell-failed') this.note(`cell ${event.cell} failed: ${event.reason}`)
-    if (event.kind === 'cell-recovered') this.note(`cell ${event.cell} is back`)
-    const trouble = troubleOf(event, this.#deps.config.name)
-    if (trouble !== undefined) this.note(trouble)
+    if (event.kind === 'role-transfer') this.#transfers = withTransfer(this.#transfers, event)
+    if (event.kind === 'execution-cut') this.#cut++
+    const names = standaloneIds(this.#deps.config.elastic.standalone)
+    const told = noteOf(event, (engine) => names[engine] ?? `engine-${engine}`)
+    if (told !== undefined) this.note(told)
     if (event.kind !== 'step') this.#deps.log.event(`controller-${event.kind}`, facts)
     this.redraw()
   }
 
   redraw(): void {
-    this.#deps.display.update(this.#view())
+    const view = this.#view()
+    this.#deps.display.update(view)
+    this.#deps.keep(view)
   }
 
   #countStep(row: StepRow): void {
@@ -131,30 +136,18 @@ export class RunProgress {
     const since = this.#trainingSince
     const done = since === undefined ? 0 : step - since.step
     const perStep = since === undefined || done === 0 ? undefined : (now - since.at) / done
+    const { executions, groups, ...shown } = controllerView(config, snapshot)
     return {
+      ...shown,
       run: config.name,
       policy: config.elastic.policy,
       stage: this.#stage,
       step,
       totalSteps: config.training.steps,
-      burst: snapshot?.burst ?? 0,
-      policyVersion: snapshot?.policyVersion ?? 0,
       rewards: this.#rewards,
-      groups: {
-        outstanding: snapshot?.outstandingGroups ?? 0,
-        ready: snapshot?.readyGroups ?? 0,
-        consumed: this.#consumed,
-      },
-      executions: {
-        live: snapshot?.liveExecutions ?? 0,
-        queued: snapshot?.queuedExecutions ?? 0,
-        held: snapshot?.heldExecutions ?? 0,
-        finished: this.#finished,
-        excluded: this.#excluded,
-      },
-      cells: (snapshot?.cells ?? []).map((cell) => ({ ...cell, slots: config.elastic.slotsPerCell })),
-      waterLevel: snapshot?.waterLevel ?? 0,
-      capacity: snapshot?.capacity ?? config.elastic.cells * config.elastic.slotsPerCell,
+      groups: { ...groups, consumed: this.#consumed },
+      executions: { ...executions, finished: this.#finished, excluded: this.#excluded, cut: this.#cut },
+      transfers: this.#transfers,
       stalenessMean: this.#staleness.mean,
       stalenessMax: this.#staleness.max,
       tokensPerSecond: this.#tokensPerSecond(now),
@@ -162,15 +155,4 @@ export class RunProgress {
       etaMs: perStep === undefined ? undefined : (config.training.steps - step) * perStep,
     }
   }
-}
-
-/** What goes wrong without a cell being lost. */
-function troubleOf(event: ControllerEvent, run: string): string | undefined {
-  if (event.kind === 'disk-full')
-    return `the disk of ${run} is full: free space; the run goes on by itself (${event.reason})`
-  if (event.kind === 'standalone-failed') return `standalone engine ${event.engine} failed: ${event.reason}`
-  if (event.kind === 'standalone-recovered') return `standalone engine ${event.engine} is back`
-  if (event.kind !== 'cell-slow') return undefined
-  const { cell, waitedMs, usualMs } = event
-  return `cell ${cell} is slow: ${formatDuration(waitedMs)} for a micro-step that takes ${formatDuration(usualMs)} elsewhere`
 }

@@ -23,6 +23,12 @@ export interface StandalonePlan {
   readonly note: (text: string) => void
 }
 
+/** What each is called, in the gateway and on the display. */
+export function standaloneIds(entries: readonly Pick<Entry, 'kind'>[]): readonly string[] {
+  let embedded = 0
+  return entries.map(({ kind }, index) => (kind === 'embedded' ? `rollout-${embedded++}` : `${kind}-${index}`))
+}
+
 /** In the order of `elastic.standalone`. */
 export class StandaloneEngines {
   readonly #plan: StandalonePlan
@@ -82,6 +88,7 @@ export class StandaloneEngines {
     const embedded = entries.filter(({ kind }) => kind === 'embedded')
     const own = embedded.length === 0 ? [] : await this.#startEmbedded(embedded)
     await Promise.all(own.map((engine) => engine.takeWeights(weights, stop)))
+    const ids = standaloneIds(entries)
     let next = 0
     const engines: StandaloneEngine[] = []
     for (const [index, entry] of entries.entries()) {
@@ -92,7 +99,7 @@ export class StandaloneEngines {
         note(`standalone engine ${engine.id}: a process of ours, ${entry.slots} slots`)
         continue
       }
-      const engine = await this.#connect(entry, index)
+      const engine = await this.#connect(entry, ids[index] ?? '')
       this.#closers.push(() => engine.close())
       const check = {
         weights,
@@ -123,9 +130,9 @@ export class StandaloneEngines {
     return cells.engines
   }
 
-  #connect({ kind, url, apiKey, headers, model, slots }: Entry, index: number): Promise<RemoteStandaloneEngine> {
+  #connect({ kind, url, apiKey, headers, model, slots }: Entry, id: string): Promise<RemoteStandaloneEngine> {
     const options = {
-      id: engineId(`${kind}-${index}`),
+      id: engineId(id),
       baseUrl: url ?? '',
       headers,
       vocabSize: this.#plan.vocabSize,

@@ -65,6 +65,8 @@ export function summaryLines(files: RunFiles, result: RunResult, steps: readonly
     `time              ${result.minutes.toFixed(1)} minutes`,
     `executions        ${result.executions} with ${result.modelCalls} model calls, ${result.harnessErrors} errors seen by a harness`,
     `role transfers    ${result.roleTransfers}, ${result.liveRoleTransfers} to training with live executions, ${result.requestsMoved} requests moved`,
+    `staleness         ${number(result.stalenessMean)} steps in the mean, ${result.stalenessMax} at most; ${result.executionsCut} executions cut, ${result.tokensHandedOver} tokens handed over`,
+    ...(result.standaloneFailures > 0 ? [`standalone        ${result.standaloneFailures} failures waited for`] : []),
     `tokens mismatched ${result.tokensMismatched}`,
     `seed, policy      ${result.seed}, ${result.policy}`,
     `written           ${files.file('summary.json')}, curve.svg`,
