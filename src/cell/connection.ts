@@ -7,6 +7,7 @@ import { StringDecoder } from 'node:string_decoder'
 import { Pool } from 'undici'
 import type { Dispatcher } from 'undici'
 import { GyreError, errorText } from '../core/errors.ts'
+import type { GradientSums } from '../training/gradient-sums.ts'
 import type { Deadline } from './deadline.ts'
 import { HEADER, VERBS, pathOf } from './protocol.ts'
 import type { Verb } from './protocol.ts'
@@ -55,20 +56,37 @@ export class CellConnection {
    * @throws GyreError E_CELL_UNREACHABLE, E_CELL_TIMEOUT, or whatever the cell answered.
    */
   async call(verb: Verb, options: CallOptions): Promise<RawAnswer> {
-    const { deadline } = options
-    const controller = new AbortController()
-    const timer = setTimeout(() => controller.abort(deadline.error(true)), deadline.remainingMs() + GRACE_MS)
+    const { signal, end } = limitOf(options)
     try {
-      const answer = await this.#request(verb, { ...options, signal: controller.signal })
+      const answer = await this.#request(verb, { ...options, signal })
       const body = Buffer.from(await answer.body.arrayBuffer())
       if (answer.statusCode !== 200) throw fromWireError(errorOf(body))
       return { body, headers: answer.headers }
     } catch (error) {
       if (error instanceof GyreError) throw error
-      if (controller.signal.aborted) throw controller.signal.reason as Error
+      if (signal.aborted) throw signal.reason as Error
       throw this.#unreachable(verb, error)
     } finally {
-      clearTimeout(timer)
+      end()
+    }
+  }
+
+  /**
+   * One call, whose answer is taken as it comes; an answer that breaks off is an error.
+   * @throws GyreError as `call`.
+   */
+  async *bytes(verb: Verb, options: CallOptions): AsyncGenerator<Uint8Array, void, undefined> {
+    const { signal, end } = limitOf(options)
+    try {
+      const answer = await this.#request(verb, { ...options, signal })
+      if (answer.statusCode !== 200) throw fromWireError(errorOf(Buffer.from(await answer.body.arrayBuffer())))
+      for await (const piece of answer.body) yield piece as Buffer
+    } catch (error) {
+      if (error instanceof GyreError) throw error
+      if (signal.aborted) throw signal.reason as Error
+      throw this.#unreachable(verb, error)
+    } finally {
+      end()
     }
   }
 
@@ -87,18 +105,28 @@ export class CellConnection {
     }
   }
 
-  /** Weights or gradients: the whole body is float32, little-endian. */
-  async float32(verb: 'weights' | 'gradients', deadline: Deadline): Promise<Float32Array> {
+  /** [P] float32. @throws GyreError as `call`, and E_TRANSFER_LAYOUT. */
+  async weights(deadline: Deadline): Promise<Float32Array> {
+    const body = await this.#numbers('weights', 4, deadline)
+    return new Float32Array(body.buffer, body.byteOffset, body.length / 4)
+  }
+
+  /** [P + 1] int64. @throws GyreError as `call`, and E_TRANSFER_LAYOUT. */
+  async gradients(deadline: Deadline): Promise<GradientSums> {
+    const body = await this.#numbers('gradients', 8, deadline)
+    return new BigInt64Array(body.buffer, body.byteOffset, body.length / 8)
+  }
+
+  /** A body that is nothing but numbers, little-endian. @param width of one. [bytes] */
+  async #numbers(verb: 'weights' | 'gradients', width: number, deadline: Deadline): Promise<Buffer> {
     const { body } = await this.call(verb, { deadline })
-    if (body.length % 4 !== 0) {
-      throw new GyreError(`the ${verb} of ${this.address} are ${body.length} bytes, no whole number of float32`, {
+    if (body.length % width !== 0) {
+      throw new GyreError(`the ${verb} of ${this.address} are ${body.length} bytes, no whole number of values`, {
         boundary: 'transfer',
         code: 'E_TRANSFER_LAYOUT',
       })
     }
-    const isAligned = body.byteOffset % 4 === 0
-    const bytes = isAligned ? body : Buffer.from(Uint8Array.prototype.slice.call(body).buffer)
-    return new Float32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4)
+    return body
   }
 
   /**
@@ -160,6 +188,14 @@ export class CellConnection {
       retryable: true,
     })
   }
+}
+
+/** A signal that aborts when the caller's does, or a little after the deadline. `end` releases its timer. */
+function limitOf({ deadline, signal }: CallOptions): { readonly signal: AbortSignal; readonly end: () => void } {
+  const late = new AbortController()
+  const timer = setTimeout(() => late.abort(deadline.error(true)), deadline.remainingMs() + GRACE_MS)
+  const both = signal === undefined ? late.signal : AbortSignal.any([signal, late.signal])
+  return { signal: both, end: () => clearTimeout(timer) }
 }
 
 function errorOf(body: Buffer): unknown {

@@ -4,7 +4,7 @@
  */
 import { z } from 'zod'
 import { CELL_PROTOCOL_VERSION } from '../ports/cell.ts'
-import type { CellHealth, CellHello } from '../ports/cell.ts'
+import type { CellHealth, CellHello, FetchedKv } from '../ports/cell.ts'
 
 /** Every verb, its HTTP method, and whether it is fenced by the caller's epoch. */
 export const VERBS = {
@@ -19,10 +19,18 @@ export const VERBS = {
   'set-policy-version': { method: 'POST', fenced: true },
   'zero-gradients': { method: 'POST', fenced: true },
   'forward-backward': { method: 'POST', fenced: true },
+  'hold-gradient': { method: 'POST', fenced: true },
+  'apply-held': { method: 'POST', fenced: true },
+  'drop-held': { method: 'POST', fenced: true },
   'reduce-gradients': { method: 'POST', fenced: true },
   'optimizer-step': { method: 'POST', fenced: true },
   'save-checkpoint': { method: 'POST', fenced: true },
   'load-checkpoint': { method: 'POST', fenced: true },
+  'pin-kv': { method: 'POST', fenced: true },
+  'fetch-kv': { method: 'POST', fenced: true },
+  'release-kv': { method: 'POST', fenced: true },
+  'pinned-kv': { method: 'POST', fenced: false },
+  'kv-blocks': { method: 'POST', fenced: false },
 } as const satisfies Record<string, { method: 'GET' | 'POST'; fenced: boolean }>
 export type Verb = keyof typeof VERBS
 
@@ -73,6 +81,7 @@ export const helloSchema = z.object({
   maxContext: count,
   vocabSize: count,
   backend: z.string(),
+  kv: z.enum(['blocks', 'none']).default('none'),
   policyVersion: version,
   epoch: count,
 }) satisfies z.ZodType<Omit<CellHello, 'cellId'> & { cellId: string }>
@@ -113,5 +122,27 @@ export const optimizerSchema = z.object({
 export const pullWeightsSchema = z.object({ from: z.string().min(1), policyVersion: version })
 export const setPolicyVersionSchema = z.object({ policyVersion: version })
 export const reduceGradientsSchema = z.object({ from: z.array(z.string().min(1)) })
+export const applyHeldSchema = z.object({ held: z.string().min(1), scale: finite })
+export const dropHeldSchema = z.object({ held: z.array(z.string()).optional() })
 export const saveCheckpointSchema = z.object({ folder: z.string().min(1) })
 export const loadCheckpointSchema = z.object({ folder: z.string().min(1), policyVersion: version })
+
+const executionIds = z.array(z.string())
+export const pinKvSchema = z.object({ executionIds, ttlMs: z.number().int().positive().max(3_600_000) })
+export const pinnedSchema = z.object({
+  pinned: z.array(z.object({ executionId: z.string(), tokens: count, bytes: count })),
+})
+export const fetchKvSchema = z.object({ from: z.string().min(1), executionIds })
+export const fetchedSchema = z.object({ executions: count, tokens: count, bytes: count }) satisfies z.ZodType<FetchedKv>
+export const pinnedKvSchema = z.object({ executionIds })
+export const kvOfferSchema = z.object({
+  layout: z.object({
+    name: z.string(),
+    blockTokens: z.number().int().positive(),
+    blockFloats: z.number().int().positive(),
+  }),
+  policyVersion: version,
+  serial: count,
+  sequences: z.array(z.object({ executionId: z.string(), blocks: count })),
+})
+export const kvBlocksSchema = z.object({ serial: count })

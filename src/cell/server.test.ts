@@ -204,10 +204,10 @@ test('a deadline says whether the work had started, and a started step answers i
   await expect(first).rejects.toMatchObject({ code: 'E_CELL_TIMEOUT', retryable: true, details: { started: true } })
   await expect(second).rejects.toMatchObject({ code: 'E_CELL_TIMEOUT', details: { started: false } })
   await step('first', 5000)
-  const one = await connection.float32('gradients', within(5000))
+  const one = await connection.gradients(within(5000))
   await connection.json('zero-gradients', command(1), {})
   await step('first', 5000)
-  expect(await connection.float32('gradients', within(5000))).toEqual(one)
+  expect(await connection.gradients(within(5000))).toEqual(one)
 })
 
 test('a queued command is not begun once a higher epoch has come', async () => {
@@ -233,9 +233,7 @@ test('two cells that read from each other at the same time do not wait in a circ
     a.connection.json('reduce-gradients', command(1), { from: [b.address] }),
     b.connection.json('pull-weights', command(1), { from: a.address, policyVersion: 5 }),
   ])
-  expect(await b.connection.float32('weights', within(5000))).toEqual(
-    await a.connection.float32('weights', within(5000)),
-  )
+  expect(await b.connection.weights(within(5000))).toEqual(await a.connection.weights(within(5000)))
 })
 
 test('weights of another layout are refused and change nothing', async () => {
@@ -254,7 +252,7 @@ test('a reduction that loses one cell adds none of the others', async () => {
   })
   const reduce = core.connection.json('reduce-gradients', command(1), { from: [one.address, `${one.address}-gone`] })
   await expect(reduce).rejects.toMatchObject({ code: 'E_CELL_UNREACHABLE' })
-  expect(await core.connection.float32('gradients', within(5000))).toEqual(new Float32Array(64))
+  expect(await core.connection.gradients(within(5000))).toEqual(new BigInt64Array(65))
 })
 
 test('a failure inside the engine is an error of the call, and the cell goes on', async () => {
@@ -291,4 +289,10 @@ test('a closed cell cancels what runs and removes its socket', async () => {
   await cleanups.splice(1, 1)[0]?.()
   expect(await failure).toMatchObject({ code: 'E_ENGINE_CANCELLED' })
   expect(() => statSync(served.address)).toThrow('ENOENT')
+})
+
+test('an engine that cannot hold gradients says so', async () => {
+  const { connection } = await serve(bigram())
+  const hold = { ...command(1), key: 'k', body: encodeMicroStep(demonstration([1, 2]), CROSS_ENTROPY) }
+  await expect(connection.call('hold-gradient', hold)).rejects.toMatchObject({ code: 'E_TRAINER_NOT_HOLDABLE' })
 })

@@ -6,6 +6,7 @@ import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { ZodType } from 'zod'
 import { GyreError, errorText, hasCode } from '../core/errors.ts'
+import { executionId } from '../core/ids.ts'
 import type { CellId } from '../core/ids.ts'
 import type { CellEngine } from '../ports/cell.ts'
 import { CellConnection } from './connection.ts'
@@ -14,14 +15,22 @@ import { bytesOf } from './frame.ts'
 import { decodeGenerate } from './generate-codec.ts'
 import { CellHost } from './host.ts'
 import type { Caller } from './host.ts'
+import { decodeBlockRequest, encodeOffer } from './kv-codec.ts'
+import { ConnectedKvPeer } from './kv-peer.ts'
+import { streamBlocks } from './kv-stream.ts'
 import {
   CONTENT,
   HEADER,
   MAX_BODY_BYTES,
   VERBS,
+  applyHeldSchema,
+  dropHeldSchema,
+  fetchKvSchema,
   loadCheckpointSchema,
   optimizerSchema,
   pathOf,
+  pinKvSchema,
+  pinnedKvSchema,
   pullWeightsSchema,
   reduceGradientsSchema,
   saveCheckpointSchema,
@@ -66,6 +75,8 @@ interface Answer {
   readonly parts: readonly (Uint8Array | string)[]
   readonly headers?: Readonly<Record<string, string>>
 }
+/** Verbs that write their answer as it comes to be. */
+type Streaming = 'generate' | 'kv-blocks'
 type Handler = (call: Call) => Promise<Answer>
 
 /** Serves an engine as a cell. Starts in mode `training`: it admits nothing until enterRollout. */
@@ -73,13 +84,10 @@ export async function serveCell(options: ServeCellOptions): Promise<CellServer> 
   const { address, token } = options
   const host = new CellHost({
     ...options,
-    readPeer: async (peer, what, deadline) => {
-      const connection = new CellConnection(peer, token)
-      try {
-        return await connection.float32(what, deadline)
-      } finally {
-        await connection.close()
-      }
+    peers: {
+      weights: (from, deadline) => withPeer(from, token, (peer) => peer.weights(deadline)),
+      gradients: (from, deadline) => withPeer(from, token, (peer) => peer.gradients(deadline)),
+      kv: (from) => new ConnectedKvPeer(from, token),
     },
   })
   const endpoint = new Endpoint(host, token, (error) => {
@@ -101,6 +109,15 @@ export async function serveCell(options: ServeCellOptions): Promise<CellServer> 
       await closed
       if (address.startsWith('/')) await rm(address, { force: true })
     },
+  }
+}
+
+async function withPeer<T>(address: string, token: string, read: (peer: CellConnection) => Promise<T>): Promise<T> {
+  const peer = new CellConnection(address, token)
+  try {
+    return await read(peer)
+  } finally {
+    await peer.close()
   }
 }
 
@@ -131,7 +148,7 @@ class Endpoint {
   readonly #host: CellHost
   readonly #authorization: Buffer
   readonly #onFailure: (error: unknown) => void
-  readonly #handlers: Readonly<Record<Exclude<Verb, 'generate'>, Handler>>
+  readonly #handlers: Readonly<Record<Exclude<Verb, Streaming>, Handler>>
 
   constructor(host: CellHost, token: string, onFailure: (error: unknown) => void) {
     this.#host = host
@@ -146,6 +163,7 @@ class Endpoint {
       if (verb !== 'health') this.#authorize(request)
       const call = await callOf(verb, request)
       if (verb === 'generate') await this.#generate(call, response)
+      else if (verb === 'kv-blocks') await this.#kvBlocks(call, response)
       else writeAnswer(response, await this.#handlers[verb](call))
     } catch (error) {
       this.#refuse(response, error)
@@ -155,6 +173,14 @@ class Endpoint {
   async #generate(call: Call, response: ServerResponse): Promise<void> {
     const request = decodeGenerate(call.body, this.#host.engine.vocabSize)
     await streamGeneration(response, (signal) => this.#host.generate(call, request, signal), this.#onFailure)
+  }
+
+  async #kvBlocks(call: Call, response: ServerResponse): Promise<void> {
+    const { serial, blocks } = decodeBlockRequest(call.body)
+    const { kv } = this.#host.engine
+    if (kv === undefined) throw requestError('this cell has no cached blocks to give')
+    const read = (some: Int32Array): Promise<Float32Array> => kv.read(serial, some)
+    await streamBlocks(response, blocks, kv.layout.blockFloats, read, call.deadline)
   }
 
   #authorize(request: IncomingMessage): void {
@@ -257,7 +283,7 @@ function keyOf(call: Call): string {
   throw requestError(`this verb needs the header ${HEADER.key}`)
 }
 
-function handlersOf(host: CellHost): Readonly<Record<Exclude<Verb, 'generate'>, Handler>> {
+function handlersOf(host: CellHost): Readonly<Record<Exclude<Verb, Streaming>, Handler>> {
   return {
     health: async () => json(host.health()),
     hello: async () => json(host.hello()),
@@ -280,11 +306,34 @@ function handlersOf(host: CellHost): Readonly<Record<Exclude<Verb, 'generate'>, 
       const result = await host.forwardBackward(call, keyOf(call), call.body, step)
       return { type: CONTENT.frame, parts: encodeMicroResult(result) }
     },
+    'hold-gradient': async (call) => {
+      const step = decodeMicroStep(call.body, host.engine.vocabSize)
+      const result = await host.holdGradient(call, keyOf(call), call.body, step)
+      return { type: CONTENT.frame, parts: encodeMicroResult(result) }
+    },
+    'apply-held': async (call) => {
+      const { held, scale } = parse(applyHeldSchema, call.body)
+      return done(host.applyHeld(call, keyOf(call), call.body, held, scale))
+    },
+    'drop-held': async (call) => done(host.dropHeld(call, parse(dropHeldSchema, call.body).held)),
     'reduce-gradients': async (call) => done(host.reduceGradients(call, parse(reduceGradientsSchema, call.body).from)),
     'optimizer-step': async (call) => {
       const params = parse(optimizerSchema, call.body)
       const { gradientNorm } = await host.optimizerStep(call, keyOf(call), call.body, params)
       return json({ gradientNorm: realToJson(gradientNorm) })
+    },
+    'pin-kv': async (call) => {
+      const { executionIds, ttlMs } = parse(pinKvSchema, call.body)
+      return json({ pinned: await host.pinKv(call, executionIds.map(executionId), ttlMs) })
+    },
+    'fetch-kv': async (call) => {
+      const { from, executionIds } = parse(fetchKvSchema, call.body)
+      return json(await host.fetchKv(call, from, executionIds.map(executionId)))
+    },
+    'release-kv': async (call) => done(host.releaseKv(call)),
+    'pinned-kv': async (call) => {
+      const { executionIds } = parse(pinnedKvSchema, call.body)
+      return { type: CONTENT.frame, parts: encodeOffer(host.kv.offer(executionIds.map(executionId))) }
     },
     'save-checkpoint': async (call) => done(host.saveCheckpoint(call, parse(saveCheckpointSchema, call.body).folder)),
     'load-checkpoint': async (call) => {

@@ -1,6 +1,7 @@
 /** @file Micro-steps and their results as frames. T tokens, R targets. */
+import type { HeldResult } from '../ports/cell.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective } from '../training/batch.ts'
-import { decodeFrame, encodeFrame, float32Of, int32Of } from './frame.ts'
+import { decodeFrame, encodeFrame, float32Of, type Frame, int32Of } from './frame.ts'
 import { objectiveSchema } from './protocol.ts'
 import { realFrom, realToJson } from './reals.ts'
 import { requestError } from './wire-errors.ts'
@@ -78,25 +79,34 @@ function inRange(name: string, values: Int32Array, bound: number): void {
   if (at >= 0) throw requestError(`${name}[${at}] is ${values[at]}, outside 0..${bound - 1}`)
 }
 
-export function encodeMicroResult(result: ForwardBackwardResult): Uint8Array[] {
-  const { clippedTokens, maskedTokens, logprobs } = result
-  const header = { loss: realToJson(result.loss), entropy: realToJson(result.entropy), clippedTokens, maskedTokens }
-  return encodeFrame(header, { logprobs })
+export function encodeMicroResult(result: ForwardBackwardResult | HeldResult): Uint8Array[] {
+  const { loss, entropy, logprobs, ...counts } = result
+  return encodeFrame({ loss: realToJson(loss), entropy: realToJson(entropy), ...counts }, { logprobs })
 }
 
 /** @throws GyreError E_CELL_REQUEST */
 export function decodeMicroResult(bytes: Uint8Array): ForwardBackwardResult {
+  return resultOf(decodeFrame(bytes))
+}
+
+/** @throws GyreError E_CELL_REQUEST */
+export function decodeHeldResult(bytes: Uint8Array): HeldResult {
   const frame = decodeFrame(bytes)
-  const real = (name: string): number => {
-    const value = realFrom(frame.header[name])
-    if (value === undefined) throw requestError(`the result of a micro-step has no number "${name}"`)
-    return value
-  }
+  return { ...resultOf(frame), outsideTokens: realOf(frame, 'outsideTokens') }
+}
+
+function resultOf(frame: Frame): ForwardBackwardResult {
   return {
-    loss: real('loss'),
-    entropy: real('entropy'),
+    loss: realOf(frame, 'loss'),
+    entropy: realOf(frame, 'entropy'),
     logprobs: float32Of(frame, 'logprobs'),
-    clippedTokens: real('clippedTokens'),
-    maskedTokens: real('maskedTokens'),
+    clippedTokens: realOf(frame, 'clippedTokens'),
+    maskedTokens: realOf(frame, 'maskedTokens'),
   }
+}
+
+function realOf(frame: Frame, name: string): number {
+  const value = realFrom(frame.header[name])
+  if (value === undefined) throw requestError(`the result of a micro-step has no number "${name}"`)
+  return value
 }

@@ -60,10 +60,10 @@ export class WorkQueue {
     return (await deadline.wait(entry.result, () => entry.hasStarted)) as T
   }
 
-  /** Forgets the finished work of a kind; its effect is gone from the state. */
-  forget(kind: string): void {
+  /** Forgets the finished work of a kind, or some of it; its effect is gone from the state. */
+  forget(kind: string, keys?: readonly string[]): void {
     const entries = this.#entriesOf(kind)
-    for (const [key, entry] of entries) if (entry.isDone) entries.delete(key)
+    for (const key of keys ?? entries.keys()) if (entries.get(key)?.isDone === true) entries.delete(key)
   }
 
   #entriesOf(kind: string): Map<string, Entry> {

@@ -13,15 +13,17 @@ export type Job =
   | { readonly kind: 'pack' }
   | { readonly kind: 'zero-gradients' }
   | { readonly kind: 'sample'; readonly rows: number; readonly segments: number; readonly outputs: number }
-  /** Reads the batch from `plan.train`. Adds nothing to the sums when a loss or the gradient is refused. */
+  /** Reads the batch from `plan.train`, leaves its gradient in `plan.gradients`: zero when a loss is refused. */
   | { readonly kind: 'train'; readonly rows: number; readonly targets: number; readonly objective: TokenObjective }
+  /** Adds `plan.gradients` to the sums, or nothing when it is refused, and makes it zero. */
+  | { readonly kind: 'accumulate' }
   /** One update from the sums, which are then zero. */
   | { readonly kind: 'optimize'; readonly step: number; readonly params: AdamParams }
 
-const KINDS = ['stop', 'pack', 'zero-gradients', 'sample', 'train', 'optimize'] as const
+const KINDS = ['stop', 'pack', 'zero-gradients', 'sample', 'train', 'accumulate', 'optimize'] as const
 const DOUBLES = 64
 
-/** What all threads found: the gradient norm of `optimize`, why the sums did not take a `train`. */
+/** What all threads found: the gradient norm of `optimize`, what was refused in `train` or `accumulate`. */
 export interface JobResult {
   readonly norm?: number
   readonly refusal?: Refusal | undefined
@@ -62,6 +64,8 @@ function perform(m: Machine, job: Job): JobResult {
       return {}
     case 'train':
       return { refusal: train(m, job) }
+    case 'accumulate':
+      return { refusal: accumulateGradient(m) }
     case 'optimize': {
       roundSums(m)
       const norm = gradientNorm(m)
@@ -81,7 +85,7 @@ function train(m: Machine, job: Extract<Job, { readonly kind: 'train' }>): Refus
     return 'nonfinite'
   }
   trainBackward(m, job.rows)
-  return accumulateGradient(m)
+  return undefined
 }
 
 /** True when every target's weighted loss is a number. */
@@ -117,6 +121,7 @@ function readJob(m: Machine): Job {
     case 'stop':
     case 'pack':
     case 'zero-gradients':
+    case 'accumulate':
       return { kind }
     case 'sample':
       return { kind, rows: word(1), segments: word(2), outputs: word(3) }

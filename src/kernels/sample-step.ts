@@ -170,20 +170,3 @@ function outputLogits(m: Machine, outputs: number): void {
   product(m, { a: sample.normed, k: d, w: layout.embedding, c: sample.logits, n, rows: outputs, mode: STORE })
   m.barrier()
 }
-
-/** Copies one page of every layer and head. Runs on one thread. */
-export function copyPage(m: Machine, from: number, to: number): void {
-  const { sample, shape } = m.plan
-  const size = TILE * shape.headDim
-  for (let piece = 0; piece < 2 * shape.layers * shape.kvHeads; piece++) {
-    const at = (sample.cache + piece * sample.headBytes) / 4
-    m.f32.copyWithin(at + to * size, at + from * size, at + (from + 1) * size)
-  }
-}
-
-/** Zeroes every page: a value that is not a number would survive a weight of zero. Runs on one thread. */
-export function clearPages(m: Machine): void {
-  const { sample, shape } = m.plan
-  const at = sample.cache / 4
-  m.f32.fill(0, at, at + (sample.headBytes / 4) * 2 * shape.layers * shape.kvHeads)
-}

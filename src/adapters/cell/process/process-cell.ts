@@ -3,15 +3,15 @@ import type { ZodType } from 'zod'
 import { CellConnection } from '../../../cell/connection.ts'
 import { Deadline } from '../../../cell/deadline.ts'
 import { decodeEvent, encodeGenerate } from '../../../cell/generate-codec.ts'
-import { CONTENT, healthSchema, helloSchema } from '../../../cell/protocol.ts'
+import { CONTENT, fetchedSchema, healthSchema, helloSchema, pinnedSchema } from '../../../cell/protocol.ts'
 import type { Verb } from '../../../cell/protocol.ts'
 import { realFrom } from '../../../cell/reals.ts'
-import { decodeMicroResult, encodeMicroStep } from '../../../cell/training-codec.ts'
+import { decodeHeldResult, decodeMicroResult, encodeMicroStep } from '../../../cell/training-codec.ts'
 import { GyreError, hasCode } from '../../../core/errors.ts'
-import { cellId, engineId } from '../../../core/ids.ts'
-import type { CellId, EngineId } from '../../../core/ids.ts'
+import { cellId, engineId, executionId } from '../../../core/ids.ts'
+import type { CellId, EngineId, ExecutionId } from '../../../core/ids.ts'
 import { CELL_PROTOCOL_VERSION } from '../../../ports/cell.ts'
-import type { Cell, CellHealth, CellHello, FetchedKv, PinnedKv } from '../../../ports/cell.ts'
+import type { Cell, CellHealth, CellHello, FetchedKv, HeldResult, PinnedKv } from '../../../ports/cell.ts'
 import type { GenerateEvent, GenerateRequest } from '../../../ports/engine.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../../../training/batch.ts'
 
@@ -26,6 +26,8 @@ export interface CellDeadlines {
   /** Weights and gradients between cells. */
   readonly transfer: number
   readonly checkpoint: number
+  /** Pinning, fetching and releasing cached blocks: worth less than computing them again when it takes long. */
+  readonly handover: number
   /** One whole generation. */
   readonly generate: number
   /** Silence of a stream, heartbeats included, after which its cell counts as lost. */
@@ -39,6 +41,7 @@ const DEFAULT_DEADLINES: CellDeadlines = {
   optimizerStep: 120_000,
   transfer: 120_000,
   checkpoint: 120_000,
+  handover: 10_000,
   generate: 4 * 3_600_000,
   silence: 30_000,
 }
@@ -139,15 +142,19 @@ export class ProcessCell implements Cell {
     batch: MicroBatch,
     objective: Objective,
   ): Promise<ForwardBackwardResult> {
-    this.#epoch = Math.max(this.#epoch, epoch)
-    const answer = await this.#connection.call('forward-backward', {
-      deadline: new Deadline('forward-backward', this.#deadlines.forwardBackward),
-      epoch,
-      key,
-      body: encodeMicroStep(batch, objective),
-      contentType: CONTENT.frame,
-    })
-    return decodeMicroResult(answer.body)
+    return decodeMicroResult(await this.#microStep('forward-backward', epoch, key, encodeMicroStep(batch, objective)))
+  }
+
+  async holdGradient(epoch: number, key: string, batch: MicroBatch, objective: Objective): Promise<HeldResult> {
+    return decodeHeldResult(await this.#microStep('hold-gradient', epoch, key, encodeMicroStep(batch, objective)))
+  }
+
+  async applyHeld(epoch: number, key: string, held: string, scale: number): Promise<void> {
+    await this.#command('apply-held', epoch, this.#deadlines.forwardBackward, { held, scale }, key)
+  }
+
+  async dropHeld(epoch: number, held?: readonly string[]): Promise<void> {
+    await this.#command('drop-held', epoch, this.#deadlines.forwardBackward, { held })
   }
 
   async reduceGradients(epoch: number, from: readonly string[]): Promise<void> {
@@ -169,16 +176,20 @@ export class ProcessCell implements Cell {
     await this.#command('load-checkpoint', epoch, this.#deadlines.checkpoint, { folder, policyVersion })
   }
 
-  pinKv(): Promise<readonly PinnedKv[]> {
-    return Promise.resolve([])
+  async pinKv(epoch: number, executionIds: readonly ExecutionId[], ttlMs: number): Promise<readonly PinnedKv[]> {
+    const answer = await this.#command('pin-kv', epoch, this.#deadlines.handover, { executionIds, ttlMs })
+    const { pinned } = this.#parse(pinnedSchema, 'pin-kv', answer)
+    return pinned.map((p) => ({ ...p, executionId: executionId(p.executionId) }))
   }
 
-  fetchKv(): Promise<FetchedKv> {
-    return Promise.resolve({ executions: 0, tokens: 0, bytes: 0 })
+  /** @throws GyreError E_CELL_UNREACHABLE (the other cell), E_TRANSFER_LAYOUT, E_TRANSFER_CANCELLED, E_ENGINE_KV_GONE. */
+  async fetchKv(epoch: number, from: string, executionIds: readonly ExecutionId[]): Promise<FetchedKv> {
+    const answer = await this.#command('fetch-kv', epoch, this.#deadlines.handover, { from, executionIds })
+    return this.#parse(fetchedSchema, 'fetch-kv', answer)
   }
 
-  releaseKv(): Promise<void> {
-    return Promise.resolve()
+  async releaseKv(epoch: number): Promise<void> {
+    await this.#command('release-kv', epoch, this.#deadlines.handover)
   }
 
   /** Ends this side's connections; the cell goes on. */
@@ -190,6 +201,13 @@ export class ProcessCell implements Cell {
     this.#epoch = Math.max(this.#epoch, epoch)
     const keyed = key === undefined ? {} : { key }
     return this.#connection.json(verb, { deadline: new Deadline(verb, limitMs), epoch, ...keyed }, body)
+  }
+
+  async #microStep(verb: Verb, epoch: number, key: string, body: readonly Uint8Array[]): Promise<Uint8Array> {
+    this.#epoch = Math.max(this.#epoch, epoch)
+    const deadline = new Deadline(verb, this.#deadlines.forwardBackward)
+    const call = { deadline, epoch, key, body, contentType: CONTENT.frame }
+    return (await this.#connection.call(verb, call)).body
   }
 
   #parse<T>(schema: ZodType<T>, verb: Verb, answer: unknown): T {

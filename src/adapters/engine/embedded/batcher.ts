@@ -2,13 +2,16 @@
 import { chooseToken, drawAt } from '../../../kernels/choose.ts'
 import { runJob } from '../../../kernels/job.ts'
 import type { Machine } from '../../../kernels/machine.ts'
-import { clearPages } from '../../../kernels/sample-step.ts'
+import { clearPages } from '../../../kernels/pages.ts'
 import type { SamplingParams } from '../../../ports/engine.ts'
+import { Handover } from './handover.ts'
 import type { TokenChunk } from './messages.ts'
+import { PagePool } from './page-pool.ts'
 import { type Prefix, type Resident, Residents } from './residents.ts'
 
 interface Waiting {
   readonly id: number
+  readonly executionId: string
   readonly promptIds: Int32Array
   readonly sampling: SamplingParams
 }
@@ -41,6 +44,7 @@ function left({ resident }: Generation): number {
 export class Batcher {
   readonly #m: Machine
   readonly #residents: Residents
+  readonly handover: Handover
   readonly #emit: (chunk: TokenChunk) => void
   /** In order of admission. */
   #running: Generation[] = []
@@ -49,7 +53,9 @@ export class Batcher {
 
   constructor(m: Machine, policyVersion: number, emit: (chunk: TokenChunk) => void) {
     this.#m = m
-    this.#residents = new Residents(m)
+    const pool = new PagePool(m.plan.sample.pages)
+    this.#residents = new Residents(m, pool, () => this.handover.giveWay())
+    this.handover = new Handover(m, pool, this.#residents)
     this.policyVersion = policyVersion
     this.#emit = emit
   }
@@ -70,6 +76,7 @@ export class Batcher {
   /** Forgets every cache; running generations compute theirs again and go on under the new weights. */
   dropCaches(): void {
     this.#residents.drop()
+    this.handover.drop()
   }
 
   /** Advances every generation by one token or one chunk of its prompt. */
@@ -101,11 +108,11 @@ export class Batcher {
     this.#waiting = held
   }
 
-  #start({ id, promptIds, sampling }: Waiting, prefix: Prefix): void {
+  #start({ id, executionId, promptIds, sampling }: Waiting, prefix: Prefix): void {
     const taken = new Set(this.#running.map((g) => g.slot))
     let slot = 0
     while (taken.has(slot)) slot++
-    const resident = this.#residents.start(promptIds, prefix)
+    const resident = this.#residents.start(executionId, promptIds, prefix)
     const stopIds = new Set(sampling.stopTokenIds)
     const lengths = { promptLength: promptIds.length, cachedTokens: resident.computed }
     this.#running.push({ id, slot, resident, sampling, stopIds, ...lengths })
@@ -176,7 +183,7 @@ export class Batcher {
 
   #fail(g: Generation): void {
     this.#retire(g)
-    this.#residents.drop()
+    this.dropCaches()
     clearPages(this.#m)
     const message = `the logits at position ${g.resident.length} are not finite: the weights have diverged`
     const error = { boundary: 'engine', code: 'E_ENGINE_NONFINITE', message } as const

@@ -4,17 +4,22 @@
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
 import { GyreError } from '../../../core/errors.ts'
-import { type Capacity, planMemory } from '../../../kernels/plan.ts'
+import { type Capacity, type MemoryPlan, planMemory } from '../../../kernels/plan.ts'
 import { type ModelShape, unsupportedShape } from '../../../kernels/shape.ts'
 import { allocateMemory, compileKernels } from '../../../kernels/wasm.ts'
-import type { CellEngine } from '../../../ports/cell.ts'
+import type { CellEngine, HeldGradients, HeldResult, KvCache } from '../../../ports/cell.ts'
 import type { GenerateEvent, GenerateRequest } from '../../../ports/engine.ts'
 import type { ForwardBackwardResult } from '../../../training/batch.ts'
+import type { GradientSums } from '../../../training/gradient-sums.ts'
 import { EngineLink } from './engine-link.ts'
-import type { WorkerSetup } from './messages.ts'
+import { kvLayout } from './handover.ts'
+import { kvCache } from './kv-cache.ts'
+import type { Command, CommandResult, WorkerSetup } from './messages.ts'
 import { modelError, readModelConfig } from './model-files.ts'
+import { SharedVectors } from './shared-vectors.ts'
 
 export interface EmbeddedEngineOptions {
   /** The shape of a model with random weights, or a folder with `config.json` and `model.safetensors`. */
@@ -34,6 +39,8 @@ export interface EmbeddedEngineOptions {
 }
 
 export interface EmbeddedEngine extends CellEngine {
+  readonly kv: KvCache
+  readonly held: HeldGradients
   readonly shape: ModelShape
   readonly slots: number
   readonly maxTrainTokens: number
@@ -81,7 +88,7 @@ export async function createEmbeddedEngine(options: EmbeddedEngineOptions): Prom
   )
   const link = new EngineLink(workers)
   await link.ready()
-  return new Host(link, shape, capacity, plan.layout.count, setup.policyVersion)
+  return new Host(link, plan, new SharedVectors(plan, setup.memory), setup.policyVersion)
 }
 
 function notBuilt(file: string): GyreError {
@@ -109,17 +116,24 @@ class Host implements EmbeddedEngine {
   readonly maxTrainTokens: number
   readonly vocabSize: number
   readonly parameterCount: number
+  readonly kv: KvCache
   readonly #link: EngineLink
+  readonly #vectors: SharedVectors
+  /** Commands under way that change weights or replace gradients. At rest, the memory is read beside the threads. */
+  readonly #changes = new Set<Promise<unknown>>()
   #policyVersion: number
 
-  constructor(link: EngineLink, shape: ModelShape, capacity: Capacity, parameterCount: number, policyVersion: number) {
+  constructor(link: EngineLink, plan: MemoryPlan, vectors: SharedVectors, policyVersion: number) {
+    const { shape, capacity } = plan
     this.#link = link
+    this.#vectors = vectors
     this.shape = shape
     this.slots = capacity.slots
     this.maxContext = capacity.maxContext
     this.maxTrainTokens = capacity.maxTrainTokens
     this.vocabSize = shape.vocabSize
-    this.parameterCount = parameterCount
+    this.parameterCount = plan.layout.count
+    this.kv = kvCache(link, kvLayout(plan))
     this.#policyVersion = policyVersion
   }
 
@@ -129,7 +143,7 @@ class Host implements EmbeddedEngine {
 
   async *generate(request: GenerateRequest, signal: AbortSignal): AsyncGenerator<GenerateEvent> {
     this.#checkPrompt(request)
-    yield* this.#link.generate(request.promptIds, request.sampling, signal)
+    yield* this.#link.generate(request, signal)
   }
 
   #checkPrompt({ promptIds, sampling }: GenerateRequest): void {
@@ -152,26 +166,57 @@ class Host implements EmbeddedEngine {
     (await this.#link.command({ kind: 'forward-backward', batch, objective })) as ForwardBackwardResult
 
   async zeroGradients(): Promise<void> {
-    await this.#link.command({ kind: 'zero-gradients' })
+    await this.#change({ kind: 'zero-gradients' })
   }
 
-  async exportGradients(): Promise<Float32Array> {
-    return (await this.#link.command({ kind: 'export-gradients' })) as Float32Array
+  async exportGradients(): Promise<GradientSums> {
+    for (;;) {
+      await this.#rest()
+      const sums = this.#vectors.gradients()
+      if (sums !== undefined) return sums
+      // A micro-step ended during the copy; the next one takes longer than a copy.
+      await nextTurn()
+    }
   }
 
-  async addGradients(gradients: Float32Array): Promise<void> {
-    await this.#link.command({ kind: 'add-gradients', gradients })
+  async addGradients(gradients: readonly GradientSums[]): Promise<void> {
+    await this.#change({ kind: 'add-gradients', gradients })
   }
 
   optimizerStep: CellEngine['optimizerStep'] = async (params) =>
-    (await this.#link.command({ kind: 'optimizer-step', params })) as { gradientNorm: number }
+    (await this.#change({ kind: 'optimizer-step', params })) as { gradientNorm: number }
 
   async exportWeights(): Promise<Float32Array> {
-    return (await this.#link.command({ kind: 'export-weights' })) as Float32Array
+    await this.#rest()
+    return this.#vectors.weights()
+  }
+
+  readonly held: HeldGradients = {
+    hold: async (key, batch, objective) =>
+      (await this.#link.command({ kind: 'hold-gradient', key, batch, objective })) as HeldResult,
+    apply: async (key, scale) => {
+      await this.#link.command({ kind: 'apply-held', key, scale })
+    },
+    drop: async (keys) => {
+      await this.#link.command({ kind: 'drop-held', ...(keys === undefined ? {} : { keys }) })
+    },
+  }
+
+  #change(command: Command): Promise<CommandResult> {
+    const result = this.#link.command(command)
+    const settled = result.catch(() => undefined).finally(() => this.#changes.delete(settled))
+    this.#changes.add(settled)
+    return result
+  }
+
+  /** Until no such command is under way; none begins before the caller's next await. */
+  async #rest(): Promise<void> {
+    while (this.#changes.size > 0) await Promise.all(this.#changes)
+    this.#link.checkOpen()
   }
 
   async importWeights(weights: Float32Array, policyVersion: number): Promise<void> {
-    await this.#link.command({ kind: 'import-weights', weights, policyVersion })
+    await this.#change({ kind: 'import-weights', weights, policyVersion })
     this.#policyVersion = policyVersion
   }
 
@@ -185,7 +230,7 @@ class Host implements EmbeddedEngine {
   }
 
   async load(folder: string, policyVersion: number): Promise<void> {
-    await this.#link.command({ kind: 'load', folder, policyVersion })
+    await this.#change({ kind: 'load', folder, policyVersion })
     this.#policyVersion = policyVersion
   }
 

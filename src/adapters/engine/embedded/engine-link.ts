@@ -1,7 +1,7 @@
 /** @file The host's end of the worker: matches answers to calls, and turns token messages into streams. */
 import type { Worker } from 'node:worker_threads'
 import { GyreError } from '../../../core/errors.ts'
-import type { GenerateEvent, SamplingParams } from '../../../ports/engine.ts'
+import type { GenerateEvent, GenerateRequest } from '../../../ports/engine.ts'
 import type { Command, CommandResult, FromWorker, TokenChunk, ToWorker, WireError } from './messages.ts'
 
 interface Pending {
@@ -60,16 +60,22 @@ export class EngineLink {
     }
   }
 
-  command(command: Command): Promise<CommandResult> {
+  /** @throws GyreError E_ENGINE_CLOSED, E_ENGINE_CRASHED. */
+  checkOpen(): void {
+    if (this.#ended !== undefined) throw this.#ended
+  }
+
+  /** @param transfer buffers that the command gives away. */
+  command(command: Command, transfer: readonly ArrayBuffer[] = []): Promise<CommandResult> {
     if (this.#ended !== undefined) return Promise.reject(this.#ended)
     const id = this.#nextId++
     return new Promise((resolve, reject) => {
       this.#pending.set(id, { resolve, reject })
-      this.#send({ kind: 'command', id, command })
+      this.#send({ kind: 'command', id, command }, transfer)
     })
   }
 
-  async *generate(promptIds: Int32Array, sampling: SamplingParams, signal: AbortSignal): AsyncGenerator<GenerateEvent> {
+  async *generate(request: GenerateRequest, signal: AbortSignal): AsyncGenerator<GenerateEvent> {
     if (this.#ended !== undefined) throw this.#ended
     if (signal.aborted) throw cancelled()
     const id = this.#nextId++
@@ -77,7 +83,8 @@ export class EngineLink {
     this.#streams.set(id, stream)
     const abort = (): void => stream.fail(cancelled())
     signal.addEventListener('abort', abort, { once: true })
-    this.#send({ kind: 'generate', id, promptIds, sampling })
+    const { executionId, promptIds, sampling } = request
+    this.#send({ kind: 'generate', id, executionId, promptIds, sampling })
     let isComplete = false
     try {
       while (!isComplete) {
@@ -105,8 +112,8 @@ export class EngineLink {
     await this.#terminate()
   }
 
-  #send(message: ToWorker): void {
-    if (this.#ended === undefined) this.#workers[0]?.postMessage(message)
+  #send(message: ToWorker, transfer: readonly ArrayBuffer[] = []): void {
+    if (this.#ended === undefined) this.#workers[0]?.postMessage(message, transfer)
   }
 
   #receive(message: FromWorker): void {

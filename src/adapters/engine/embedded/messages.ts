@@ -1,6 +1,9 @@
 /** @file What the engine's host and its leading worker thread say to each other. */
+import type { ExecutionId } from '../../../core/ids.ts'
+import type { KvOffer } from '../../../ports/cell.ts'
 import type { SamplingParams } from '../../../ports/engine.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../../../training/batch.ts'
+import type { GradientSums } from '../../../training/gradient-sums.ts'
 import type { Capacity } from '../../../kernels/plan.ts'
 import type { ModelShape } from '../../../kernels/shape.ts'
 import type { WasmMemory, WasmModule } from '../../../kernels/wasm.ts'
@@ -20,22 +23,47 @@ export interface WorkerSetup {
 /** Done in the order they arrive; each is answered by `done` or `failed` with its id. */
 export type Command =
   | { readonly kind: 'forward-backward'; readonly batch: MicroBatch; readonly objective: Objective }
+  | {
+      readonly kind: 'hold-gradient'
+      readonly key: string
+      readonly batch: MicroBatch
+      readonly objective: Objective
+    }
+  | { readonly kind: 'apply-held'; readonly key: string; readonly scale: number }
+  | { readonly kind: 'drop-held'; readonly keys?: readonly string[] }
   | { readonly kind: 'zero-gradients' }
-  | { readonly kind: 'export-gradients' }
-  | { readonly kind: 'add-gradients'; readonly gradients: Float32Array }
+  | { readonly kind: 'add-gradients'; readonly gradients: readonly GradientSums[] }
   | { readonly kind: 'optimizer-step'; readonly params: OptimizerParams }
-  | { readonly kind: 'export-weights' }
   | { readonly kind: 'import-weights'; readonly weights: Float32Array; readonly policyVersion: number }
   | { readonly kind: 'set-policy-version'; readonly policyVersion: number }
   | { readonly kind: 'save'; readonly folder: string }
   | { readonly kind: 'load'; readonly folder: string; readonly policyVersion: number }
+  | { readonly kind: 'kv'; readonly command: KvCommand }
   | { readonly kind: 'close' }
+
+/** See KvCache and KvArrival. */
+export type KvCommand =
+  | { readonly kind: 'pin'; readonly executionIds: readonly ExecutionId[] }
+  | { readonly kind: 'read'; readonly serial: number; readonly blocks: Int32Array }
+  | { readonly kind: 'unpin' }
+  | { readonly kind: 'accept'; readonly offer: KvOffer }
+  | { readonly kind: 'write'; readonly ticket: number; readonly data: Float32Array }
+  | { readonly kind: 'close'; readonly ticket: number }
+
+/** Room kept for blocks on their way; see KvArrival. */
+export interface KvRoom {
+  /** Names it in `write` and `close`. */
+  readonly ticket: number
+  readonly wanted: Int32Array
+  readonly sequences: readonly { readonly index: number; readonly after: number }[]
+}
 
 export type ToWorker =
   | { readonly kind: 'command'; readonly id: number; readonly command: Command }
   | {
       readonly kind: 'generate'
       readonly id: number
+      readonly executionId: string
       readonly promptIds: Int32Array
       readonly sampling: SamplingParams
     }
@@ -58,7 +86,13 @@ export interface TokenChunk {
   error?: WireError
 }
 
-export type CommandResult = ForwardBackwardResult | Float32Array | { readonly gradientNorm: number } | undefined
+export type CommandResult =
+  | ForwardBackwardResult
+  | Float32Array
+  | { readonly gradientNorm: number }
+  | KvOffer
+  | KvRoom
+  | undefined
 
 export type FromWorker =
   | { readonly kind: 'ready' }

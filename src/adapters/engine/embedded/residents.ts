@@ -1,16 +1,19 @@
 /**
  * @file Sequences whose key-value cache is in memory, running or not, and the pages they share.
  *
- * Invariants: the first `computed` tokens of a resident are in its pages, under the present weights; a page that two
- * residents share is full and never written again; the pages of all running residents always fit, because the pool
- * holds a whole context for each.
+ * Invariants: the first `computed` tokens of a resident are in its pages, under the present weights; a page that has
+ * two holders is full and never written again; the pages of all running residents always fit, because the pool holds
+ * a whole context for each, and everybody else gives way.
  */
 import { invariant } from '../../../core/errors.ts'
 import type { Machine } from '../../../kernels/machine.ts'
+import { copyPage } from '../../../kernels/pages.ts'
 import { TILE } from '../../../kernels/plan.ts'
-import { copyPage } from '../../../kernels/sample-step.ts'
+import type { PagePool } from './page-pool.ts'
 
 export interface Resident {
+  /** Who used it last. */
+  executionId: string
   /** [maxContext]; the first `length` are known, the first `computed` are in the cache. */
   readonly tokens: Int32Array
   length: number
@@ -36,17 +39,17 @@ const IDLE_PER_SLOT = 4
 
 export class Residents {
   readonly #m: Machine
-  readonly #free: number[]
-  readonly #owners: Int32Array
+  readonly #pool: PagePool
+  /** Others who hold pages let go of some, and say whether they did. */
+  readonly #giveWay: () => boolean
   readonly #limit: number
   #all: Resident[] = []
   #uses = 0
 
-  constructor(m: Machine) {
+  constructor(m: Machine, pool: PagePool, giveWay: () => boolean) {
     this.#m = m
-    const { pages } = m.plan.sample
-    this.#free = Array.from({ length: pages }, (_, i) => pages - 1 - i)
-    this.#owners = new Int32Array(pages)
+    this.#pool = pool
+    this.#giveWay = giveWay
     this.#limit = m.plan.capacity.slots * (1 + IDLE_PER_SLOT)
   }
 
@@ -69,9 +72,10 @@ export class Residents {
   }
 
   /** Starts a sequence on what `prefix` has of it: in place when nothing is lost by that, else sharing its full pages. */
-  start(promptIds: Int32Array, { resident, computed }: Prefix): Resident {
+  start(executionId: string, promptIds: Int32Array, { resident, computed }: Prefix): Resident {
     const isInPlace = resident !== undefined && isWhole(resident, computed)
     const started = isInPlace ? this.#goOn(resident, computed) : this.#fork(resident, computed)
+    started.executionId = executionId
     started.tokens.set(promptIds)
     started.length = promptIds.length
     started.isRunning = true
@@ -83,30 +87,73 @@ export class Residents {
   #goOn(r: Resident, computed: number): Resident {
     r.isRunning = true
     r.computed = computed
-    this.#releasePages(r.pages.splice(Math.ceil(computed / TILE)))
+    this.#pool.release(r.pages.splice(Math.ceil(computed / TILE)))
     const last = r.pages.at(-1)
-    if (computed % TILE === 0 || last === undefined || this.#owners[last] === 1) return r
-    this.#releasePages([r.pages.pop() ?? 0])
+    if (computed % TILE === 0 || last === undefined || this.#pool.holdersOf(last) === 1) return r
+    this.#pool.release([r.pages.pop() ?? 0])
     this.#copyTail(r, last)
     return r
   }
 
   #fork(source: Resident | undefined, computed: number): Resident {
-    const tokens = new Int32Array(this.#m.plan.capacity.maxContext)
-    const fork: Resident = { tokens, length: 0, computed, pages: [], isRunning: true, lastUse: 0 }
-    this.#all.push(fork)
+    const fork = this.#enter(computed, true)
     if (source !== undefined) {
       source.lastUse = ++this.#uses
       const whole = Math.floor(computed / TILE)
-      for (const page of source.pages.slice(0, whole)) {
-        this.#owners[page] = (this.#owners[page] ?? 0) + 1
-        fork.pages.push(page)
-      }
+      fork.pages.push(...source.pages.slice(0, whole))
+      this.#pool.share(fork.pages)
       const partial = source.pages[whole]
       if (computed % TILE > 0 && partial !== undefined) this.#copyTail(fork, partial)
     }
     while (this.#all.length > this.#limit && this.#evictOne());
     return fork
+  }
+
+  #enter(computed: number, isRunning: boolean): Resident {
+    const tokens = new Int32Array(this.#m.plan.capacity.maxContext)
+    const entered: Resident = { executionId: '', tokens, length: 0, computed, pages: [], isRunning, lastUse: 0 }
+    this.#all.push(entered)
+    return entered
+  }
+
+  /** What is cached of an execution: the running ones first, then the most recent. */
+  of(executionId: string): readonly Resident[] {
+    const own = this.#all.filter((r) => r.executionId === executionId && r.computed >= TILE)
+    return own.toSorted((a, b) => Number(b.isRunning) - Number(a.isRunning) || b.lastUse - a.lastUse)
+  }
+
+  /** Whole pages of the longest beginning of `tokenIds` that is in the cache. */
+  prefixPages(tokenIds: Int32Array): readonly number[] {
+    let best: readonly number[] = []
+    for (const r of this.#all) {
+      const common = commonLength(r.tokens, tokenIds, Math.min(r.computed, tokenIds.length))
+      const whole = Math.floor(common / TILE)
+      if (whole > best.length) best = r.pages.slice(0, whole)
+    }
+    return best
+  }
+
+  /** Takes over pages that the caller holds, and which have the cache of `tokenIds`, as an idle sequence. */
+  adopt(executionId: string, tokenIds: Int32Array, pages: readonly number[]): void {
+    const adopted = this.#enter(tokenIds.length, false)
+    adopted.executionId = executionId
+    adopted.tokens.set(tokenIds)
+    adopted.length = tokenIds.length
+    adopted.pages.push(...pages)
+    adopted.lastUse = ++this.#uses
+    while (this.#all.length > this.#limit && this.#evictOne());
+  }
+
+  /** Evicts idle sequences until `pages` are free. @returns false, without evicting any, when that cannot be. */
+  makeRoom(pages: number): boolean {
+    const idle = new Map<number, number>()
+    for (const r of this.#all) {
+      if (!r.isRunning) for (const page of r.pages) idle.set(page, (idle.get(page) ?? 0) + 1)
+    }
+    const reclaimable = [...idle].filter(([page, holders]) => holders === this.#pool.holdersOf(page)).length
+    if (this.#pool.free + reclaimable < pages) return false
+    while (this.#pool.free < pages && this.#evictOne());
+    return true
   }
 
   /** Appends a copy of a partly filled page. Taking the page may evict its owner, but nothing is written before the copy. */
@@ -128,10 +175,9 @@ export class Residents {
   }
 
   #takePage(): number {
-    while (this.#free.length === 0 && this.#evictOne());
-    const page = this.#free.pop()
+    while (this.#pool.free === 0 && (this.#evictOne() || this.#giveWay()));
+    const page = this.#pool.take()
     invariant(page !== undefined, 'the page pool holds every running sequence')
-    this.#owners[page] = 1
     return page
   }
 
@@ -148,16 +194,8 @@ export class Residents {
   }
 
   #release(r: Resident): void {
-    this.#releasePages(r.pages.splice(0))
+    this.#pool.release(r.pages.splice(0))
     r.computed = 0
-  }
-
-  #releasePages(pages: readonly number[]): void {
-    for (const page of pages) {
-      const owners = (this.#owners[page] ?? 1) - 1
-      this.#owners[page] = owners
-      if (owners === 0) this.#free.push(page)
-    }
   }
 }
 

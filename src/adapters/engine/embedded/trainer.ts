@@ -17,6 +17,13 @@ export function trainerError(code: `E_${Uppercase<string>}`, message: string): G
  * @throws GyreError E_TRAINER_TOO_LONG, E_TRAINER_BATCH, E_TRAINER_NONFINITE, E_TRAINER_RANGE; nothing is added.
  */
 export function forwardBackward(m: Machine, batch: MicroBatch, objective: Objective): ForwardBackwardResult {
+  const result = computeGradient(m, batch, objective)
+  accumulate(m, batch.tokenIds.length)
+  return result
+}
+
+/** Leaves the batch's gradient in `plan.gradients`; on an error it is zero. */
+export function computeGradient(m: Machine, batch: MicroBatch, objective: Objective): ForwardBackwardResult {
   checkBatch(m, batch)
   const t = batch.tokenIds.length
   const r = batch.targetRows.length
@@ -34,6 +41,12 @@ export function forwardBackward(m: Machine, batch: MicroBatch, objective: Object
     clippedTokens: fates.filter((f) => f === 1).length,
     maskedTokens: fates.filter((f) => f === 2).length,
   }
+}
+
+/** Adds what is in `plan.gradients` and makes it zero. @param tokens of the micro-batch it is from. */
+export function accumulate(m: Machine, tokens: number): void {
+  const { refusal } = runJob(m, { kind: 'accumulate' })
+  if (refusal !== undefined) throw refused(m, refusal, tokens)
 }
 
 function refused(m: Machine, refusal: Refusal, tokens: number): GyreError {

@@ -9,9 +9,10 @@ import { createMachine, type Machine } from '../../../kernels/machine.ts'
 import { planMemory } from '../../../kernels/plan.ts'
 import { instantiateKernels } from '../../../kernels/wasm.ts'
 import { Batcher } from './batcher.ts'
+import { HeldGradientStore } from './held-gradients.ts'
 import type { Command, CommandResult, FromWorker, TokenChunk, ToWorker, WireError, WorkerSetup } from './messages.ts'
 import { flatVector, initializeWeights, loadModel, saveModel, writeRopeTable } from './parameters.ts'
-import { forwardBackward, optimizerStep, trainerError } from './trainer.ts'
+import { addGradients, forwardBackward, optimizerStep, trainerError } from './trainer.ts'
 
 /** Tokens wait at most this long for company in one message. */
 const FLUSH_MS = 2
@@ -19,10 +20,13 @@ const FLUSH_MS = 2
 class Leader {
   readonly #m: Machine
   readonly #batcher: Batcher
+  readonly #held: HeldGradientStore
   readonly #post: (message: FromWorker, transfer?: ArrayBuffer[]) => void
   #steps = 0
   #isLooping = false
   #weightsChanged = true
+  /** False between a change of weights and the version it gets: caches of those weights cannot be told apart. */
+  #isStamped = true
   #chunks = new Map<number, TokenChunk>()
   #lastFlush = 0
   #mustFlush = false
@@ -31,6 +35,7 @@ class Leader {
     this.#m = m
     this.#post = post
     this.#batcher = new Batcher(m, setup.policyVersion, (chunk) => this.#collect(chunk))
+    this.#held = new HeldGradientStore(m)
     writeRopeTable(m)
     if ('folder' in setup.start) this.#steps = loadModel(m, setup.start.folder)
     else initializeWeights(m, setup.start.seed)
@@ -69,36 +74,41 @@ class Leader {
 
   #run(command: Command): CommandResult {
     const m = this.#m
-    const { weights, gradients } = m.plan
     switch (command.kind) {
       case 'forward-backward':
         this.#packIfChanged()
         return forwardBackward(m, command.batch, command.objective)
+      case 'hold-gradient':
+        this.#packIfChanged()
+        return this.#held.hold(command.key, command.batch, command.objective)
+      case 'apply-held':
+        this.#held.apply(command.key, command.scale)
+        return undefined
+      case 'drop-held':
+        this.#held.drop(command.keys)
+        return undefined
       case 'zero-gradients':
         runJob(m, { kind: 'zero-gradients' })
+        this.#held.drop()
         return undefined
-      case 'export-gradients':
-        return flatVector(m, gradients).slice()
       case 'add-gradients':
-        this.#checkLength(command.gradients)
-        addInto(flatVector(m, gradients), command.gradients)
+        addGradients(m, command.gradients)
         return undefined
       case 'optimizer-step': {
         const gradientNorm = optimizerStep(m, command.params, this.#steps)
         this.#steps += 1
         this.#changeWeights()
+        this.#isStamped = false
         return { gradientNorm }
       }
-      case 'export-weights':
-        return flatVector(m, weights).slice()
       case 'import-weights':
         this.#checkLength(command.weights)
-        flatVector(m, weights).set(command.weights)
+        flatVector(m, m.plan.weights).set(command.weights)
         this.#changeWeights()
-        this.#batcher.policyVersion = command.policyVersion
+        this.#stamp(command.policyVersion)
         return undefined
       case 'set-policy-version':
-        this.#batcher.policyVersion = command.policyVersion
+        this.#stamp(command.policyVersion)
         return undefined
       case 'save':
         saveModel(m, command.folder, this.#steps)
@@ -107,8 +117,10 @@ class Leader {
         this.#changeWeights()
         this.#steps = loadModel(m, command.folder)
         runJob(m, { kind: 'zero-gradients' })
-        this.#batcher.policyVersion = command.policyVersion
+        this.#stamp(command.policyVersion)
         return undefined
+      case 'kv':
+        return this.#batcher.handover.run(command.command, this.#version)
       case 'close':
         runJob(m, { kind: 'stop' })
         return undefined
@@ -123,8 +135,19 @@ class Leader {
     throw trainerError('E_TRAINER_BATCH', `a vector of ${vector.length} values came for ${count} parameters`)
   }
 
+  #stamp(policyVersion: number): void {
+    this.#batcher.policyVersion = policyVersion
+    this.#isStamped = true
+  }
+
+  /** Of the present weights; undefined while they have none. */
+  get #version(): number | undefined {
+    return this.#isStamped ? this.#batcher.policyVersion : undefined
+  }
+
   #changeWeights(): void {
     this.#weightsChanged = true
+    this.#held.drop()
     this.#batcher.dropCaches()
   }
 
@@ -170,10 +193,6 @@ class Leader {
     this.#post({ kind: 'tokens', chunks: [...this.#chunks.values()] })
     this.#chunks = new Map()
   }
-}
-
-function addInto(into: Float32Array, values: Float32Array): void {
-  for (let i = 0; i < into.length; i++) into[i] = (into[i] ?? 0) + (values[i] ?? 0)
 }
 
 function wireError(error: unknown): WireError {
