@@ -180,8 +180,15 @@ class FluidWorld {
       case 'set-routes':
       case 'step-done':
         return
-      default:
+      case 'new-attempt':
+      case 'publish-standalone':
+      case 'recover-standalone':
+      case 'restart-cell':
+      case 'restore-cell':
+      case 'steps-undone':
         throw new Error(`a cluster without faults is asked to ${command.kind}`)
+      default:
+        command satisfies never
     }
   }
 
