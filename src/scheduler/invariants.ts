@@ -91,14 +91,14 @@ function roles(state: SchedulerState, report: Report): void {
     report(`I3 cell ${index} enters training unasked`, cell.phase !== 'entering' || isMoving || index < prefix)
     const mayServe = phase === 'publishing' || phase === 'done' || phase === 'failed' || index >= prefix
     report(`I3 cell ${index} of the prefix is in rollout`, cell.phase !== 'rollout' || mayServe)
-    member(state, index, cell, report)
+    membership(state, index, cell, report)
   }
   if (openStep?.phase === 'open') {
     report('I6 members without the core', cells[0]?.joined === true || cells.every((cell) => !cell.joined))
   }
 }
 
-function member({ openStep }: SchedulerState, index: number, cell: CellSlot, report: Report): void {
+function membership({ openStep }: SchedulerState, index: number, cell: CellSlot, report: Report): void {
   report(`I6 cell ${index} is a member without training`, !(cell.joined || cell.joining) || cell.phase === 'training')
   report(`I6 cell ${index} works without being a member`, cell.claim === undefined || cell.joined)
   report(`I6 cell ${index} is a member of nothing`, !cell.joined || openStep !== undefined)
@@ -178,8 +178,8 @@ function change(state: SchedulerState, previous: SchedulerState, report: Report)
   const hasDispatched = state.dispatches > previous.dispatches
   report('I1 the water level rose without a dispatch', hasDispatched || waterLevel(state) <= waterLevel(previous))
   const total = state.groups.length + state.creating
-  const before = previous.groups.length + previous.creating
-  report('I9 more groups than the dispatch depth', total <= Math.max(dispatchDepth(state), before))
+  const earlier = previous.groups.length + previous.creating
+  report('I9 more groups than the dispatch depth', total <= Math.max(dispatchDepth(state), earlier))
   if (state.transfer !== undefined && state.transfer.id !== previous.transfer?.id) {
     const isWait = state.config.policy === 'async'
     const level = waterLevel(state) + state.creating * state.config.groupSize

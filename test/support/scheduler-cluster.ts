@@ -10,7 +10,7 @@ import type { Command, Destination, ScheduledRoute, SchedulerEvent } from '../..
 export class WorldError extends Error {}
 
 export type Of<K extends Command['kind']> = Extract<Command, { readonly kind: K }>
-export type CellCommand = Of<'enter-training' | 'join-step' | 'train' | 'publish' | 'restore-cell'>
+type CellCommand = Of<'enter-training' | 'join-step' | 'train' | 'publish' | 'restore-cell'>
 export type ProcessCommand = CellCommand | Of<'reduce' | 'optimize' | 'checkpoint'>
 
 export interface Process {
@@ -25,7 +25,7 @@ export interface Process {
   inbox: ProcessCommand[]
 }
 
-export interface BesideEngine {
+interface BesideEngine {
   alive: boolean
   /** The scheduler was told that it failed, and it has not come back. */
   isOut: boolean
@@ -228,4 +228,10 @@ export class TestCluster {
     this.checkpoint = command.step
     return [{ kind: 'checkpointed', step: command.step }]
   }
+}
+
+/** Its caller gave up on the process. */
+export function failureOf(command: ProcessCommand): readonly SchedulerEvent[] {
+  if (command.kind === 'checkpoint') return [{ kind: 'checkpoint-failed', step: command.step }]
+  return [{ kind: 'cell-failed', cell: 'cell' in command ? command.cell : 0, epoch: command.epoch }]
 }

@@ -1,11 +1,13 @@
 /** @file Random clusters, levers and faults for the scheduler's property tests, and one history of them. */
 import fc from 'fast-check'
+import { hashSeed } from '../../src/core/rng.ts'
 import { advance } from '../../src/scheduler/advance.ts'
 import { checkInvariants } from '../../src/scheduler/invariants.ts'
 import { initialState } from '../../src/scheduler/state.ts'
 import type { SchedulerConfig, SchedulerPolicy } from '../../src/scheduler/types.ts'
 import { TestWorld } from './scheduler-world.ts'
-import type { Advance, WorldOptions } from './scheduler-world.ts'
+import type { WorldFaults, WorldOptions } from './scheduler-faults.ts'
+import type { Advance } from './scheduler-world.ts'
 
 /** The same histories on every machine; another seed, and more of them, to look for what these do not show. */
 export const SEED = Number(process.env['GYRE_TEST_SEED'] ?? 20_261_201)
@@ -36,7 +38,7 @@ export const shapes = fc.record({
 })
 export type Shape = typeof shapes extends fc.Arbitrary<infer T> ? T : never
 
-export const faults: fc.Arbitrary<WorldOptions> = fc.record({
+export const faultsOfAnyKind: fc.Arbitrary<WorldOptions> = fc.record({
   seed: fc.nat(),
   deaths: fc.constantFrom(0, 0, 1, 3, 8),
   lostAnswers: fc.constantFrom(0, 0, 2, 5),
@@ -89,4 +91,17 @@ export function play(config: SchedulerConfig, options: WorldOptions, next: Advan
   })
   world.run()
   return world
+}
+
+/** What the first of 500 histories that breaks anything breaks; '' when none does. */
+export function firstViolation(config: SchedulerConfig, faults: WorldFaults, next: Advance): string {
+  for (let i = 0; i < 500; i++) {
+    try {
+      const world = play(config, { ...faults, seed: hashSeed(SEED, i), clockJumps: true }, next)
+      if (world.state.phase === 'failed') throw new Error(`the run failed: ${world.state.failure}`)
+    } catch (error) {
+      return String(error)
+    }
+  }
+  return ''
 }

@@ -17,40 +17,13 @@ import type {
   SchedulerEvent,
   SchedulerState,
 } from '../../src/scheduler/types.ts'
-import { TestCluster, WorldError } from './scheduler-cluster.ts'
+import { failureOf, TestCluster, WorldError } from './scheduler-cluster.ts'
 import type { Of, Process, ProcessCommand } from './scheduler-cluster.ts'
-
-/** What may go wrong, at random moments; at most so often each. */
-export interface WorldFaults {
-  /** Of cell processes. */
-  readonly deaths?: number
-  /** Answers of living cells that never come: their cell counts as failed instead. */
-  readonly lostAnswers?: number
-  /** Of engines beside the cells. */
-  readonly engineDeaths?: number
-  readonly exclusions?: number
-  readonly executionFailures?: number
-  /** Reports that come a second time, later. */
-  readonly echoes?: number
-  /** Kills of the control process: the run resumes from its last checkpoint. */
-  readonly controlDeaths?: number
-  /** Orderly stops, each followed by a resume. */
-  readonly stops?: number
-}
-
-export interface WorldOptions extends WorldFaults {
-  readonly seed: number
-  /** False: an engine beside the cells that failed never answers again. */
-  readonly enginesReturn?: boolean
-  /** The clock of the driver is set back now and then. */
-  readonly clockJumps?: boolean
-  /** Pushes the state through JSON now and then. */
-  readonly throughJson?: boolean
-}
+import type { WorldFaults, WorldOptions } from './scheduler-faults.ts'
 
 type Task = () => readonly SchedulerEvent[]
 export type Advance = (state: SchedulerState, event: SchedulerEvent, atMs: number) => Advanced
-export type OnEvent = (state: SchedulerState, previous: SchedulerState) => void
+type OnEvent = (state: SchedulerState, previous: SchedulerState) => void
 
 /** Said twice at once only: nothing tells them from the answer to a later command of their kind. */
 const ECHOED_AT_ONCE: ReadonlySet<string> = new Set(['groups-created', 'checkpoint-failed'])
@@ -402,10 +375,4 @@ export class TestWorld {
     if (phase === 'scored' || phase === 'excluded' || phase === 'queued') return { executionId: id, attempt, phase }
     return { executionId: this.#executionId(), attempt: attempt + 1, phase: 'queued' }
   }
-}
-
-/** Its caller gave up on the process. */
-function failureOf(command: ProcessCommand): readonly SchedulerEvent[] {
-  if (command.kind === 'checkpoint') return [{ kind: 'checkpoint-failed', step: command.step }]
-  return [{ kind: 'cell-failed', cell: 'cell' in command ? command.cell : 0, epoch: command.epoch }]
 }
