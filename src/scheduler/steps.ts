@@ -167,6 +167,8 @@ export function redoStep(tick: Tick): void {
 
 export function clearMembers(state: DraftState): void {
   for (const cell of state.cells) {
+    // The verbs of an unfinished join are still on their way: its zeroing must not reach the next gradient.
+    if (cell.joining) cell.epoch++
     leaveStep(cell)
     cell.accumulated = []
   }
