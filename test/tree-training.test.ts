@@ -44,7 +44,7 @@ function shortened(trajectory: Trajectory, seed: number): PackSequence {
   const behaviorLogprobs: number[] = []
   let at = 0
   for (const [depth, node] of trajectory.nodes.entries()) {
-    const rng = seededRng(Number(node.id) * 31 + (depth === 0 ? 0 : seed))
+    const rng = seededRng(node.id * 31 + (depth === 0 ? 0 : seed))
     for (let i = 0; i < lengthOf(node); i++) {
       tokenIds.push(rng.below(SHAPE.vocabSize))
       targetMask.push(trajectory.lossMask[at + i] ?? 0)

@@ -201,3 +201,37 @@ test('a satellite that joins late does not wait for the micro-step of the core',
   const [a, b] = await Promise.all([0, 1].map((i) => cellAt(i).forwardBackward(epoch, 'same', tree(5), OBJECTIVE)))
   expect(b).toEqual(a)
 })
+
+function withAdvantage(advantage: number): MicroBatch {
+  const batch = tree(7)
+  return { ...batch, targetAdvantages: batch.targetAdvantages.map(() => advantage) }
+}
+
+test('a gradient held until its advantage is known counts as the direct one, once, over the protocol', async () => {
+  epoch += 1
+  await core().loadCheckpoint(epoch, folder, 0)
+  await joinStep(1, 0)
+  const plain: Objective = { ...OBJECTIVE, clipHigh: 999, clipLow: 0.999, entropyWeight: 0 }
+  const normOf = async (key: string): Promise<number> =>
+    (await core().optimizerStep(epoch, key, { ...ADAM, learningRate: 0 })).gradientNorm
+  await core().forwardBackward(epoch, 'direct', withAdvantage(-0.75), plain)
+  const direct = await normOf('direct')
+
+  const satellite = started.supervisor.cells[1]
+  if (satellite === undefined) throw new Error('there is a satellite')
+  const held = await satellite.holdGradient(epoch, 'early', withAdvantage(1), plain)
+  expect(held).toMatchObject({ outsideTokens: 0 })
+  expect(await satellite.holdGradient(epoch, 'early', withAdvantage(1), plain)).toEqual(held)
+  for (let i = 0; i < 2; i++) await satellite.applyHeld(epoch, 'micro-step', 'early', -0.75)
+  await core().zeroGradients(epoch)
+  await core().reduceGradients(epoch, [satellite.address])
+  expect(Math.abs((await normOf('held')) / direct - 1)).toBeLessThan(1e-6)
+
+  await satellite.holdGradient(epoch, 'early', withAdvantage(1), plain)
+  await satellite.dropHeld(epoch, ['early'])
+  const gone = { code: 'E_TRAINER_NOT_HELD' }
+  await expect(satellite.applyHeld(epoch, 'dropped', 'early', 1)).rejects.toMatchObject(gone)
+  await satellite.holdGradient(epoch, 'early', withAdvantage(1), plain)
+  await joinStep(1, 0)
+  await expect(satellite.applyHeld(epoch, 'old-weights', 'early', 1)).rejects.toMatchObject(gone)
+})
