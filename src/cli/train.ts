@@ -1,7 +1,10 @@
 import type { Command } from 'commander'
 import { dryRunReport, derivedNumbers } from '../config/derived.ts'
 import { loadConfig, type LoadedConfig } from '../config/load.ts'
+import type { RunConfig } from '../config/resolve.ts'
+import { configWarnings } from '../scheduler/state.ts'
 import { runProfile } from './compose/run-profile.ts'
+import { schedulerConfig } from './compose/schedule.ts'
 import type { CliContext } from './context.ts'
 
 export interface TrainOptions {
@@ -38,6 +41,7 @@ Examples:
       const loaded = loadConfig(file, overrides, context)
       if (options.dryRun) return printDryRun(loaded, options, context)
       for (const warning of loaded.warnings) context.warn(`${context.colors.yellow('warning')} ${warning}`)
+      for (const note of notesOn(loaded.config)) context.warn(`${context.colors.dim('note')} ${note}`)
       await start(loaded, options, context)
     })
 }
@@ -51,9 +55,18 @@ function printDryRun(
   runProfile(config)
   if (options.json) {
     // The resolved file, not the config: that one holds secrets.
-    context.print(JSON.stringify({ resolvedYaml, derived: derivedNumbers(config), warnings }))
+    const notes = notesOn(config)
+    context.print(JSON.stringify({ resolvedYaml, derived: derivedNumbers(config), warnings, notes }))
     return
   }
-  const notes = warnings.map((warning) => `${context.colors.yellow('# warning:')} ${warning}`)
+  const notes = [
+    ...warnings.map((warning) => `${context.colors.yellow('# warning:')} ${warning}`),
+    ...notesOn(config).map((note) => `${context.colors.dim('# note:')} ${note}`),
+  ]
   context.print([resolvedYaml.trimEnd(), dryRunReport(config).replaceAll(/^/gm, '# '), ...notes].join('\n'))
+}
+
+/** What works but may surprise. */
+function notesOn(config: RunConfig): readonly string[] {
+  return configWarnings(schedulerConfig(config))
 }

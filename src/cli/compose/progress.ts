@@ -1,7 +1,6 @@
 /** @file Keeps the picture of a run: from what the parts report to what the display shows and the logs keep. */
 import type { RunConfig } from '../../config/resolve.ts'
 import type { Clock } from '../../core/clock.ts'
-import { formatDuration } from '../../core/durations.ts'
 import type { ExecutionRow, StepRow } from '../../ports/store.ts'
 import type { ControllerEvent, ControllerSnapshot } from '../../run/controller-types.ts'
 import type { Display } from '../../telemetry/display.ts'

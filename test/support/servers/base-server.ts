@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
-import type { ToyScript } from './toy-model.ts'
+import type { ToyScript, ToyWeights } from './toy-model.ts'
 
 /** What goes wrong in one generation; counted in tokens that were sent before. */
 export type Fault =
@@ -20,6 +20,10 @@ export interface BaseOptions {
   /** The fault of the n-th generation, counted from 0 after `forgetCalls`. */
   readonly fault?: (call: number) => Fault | undefined
   readonly script?: ToyScript
+  /** Its model, where it is one that is read from disk. */
+  readonly weights?: ToyWeights
+  /** Loads a folder of weights. @throws Error what it says of a folder it cannot load. */
+  readonly load?: (folder: string) => void
   /** Answers 401 to any other. */
   readonly apiKey?: string
 }
@@ -44,6 +48,8 @@ export class BaseServer {
   #running = 0
   #generations = 0
   connections = 0
+  /** What it calls its weights, once somebody named them. */
+  label: string | undefined
 
   constructor(options: BaseOptions, routes: (server: BaseServer) => Readonly<Record<string, Route>>) {
     this.options = options

@@ -33,8 +33,25 @@ export async function startSglangServer(options: SglangServerOptions = {}): Prom
       server.aborted.push(String(body['rid']))
       json(response, 200, '')
     },
+    ...(options.load === undefined
+      ? {}
+      : {
+          '/update_weights_from_disk': (body, response) => {
+            try {
+              options.load?.(body['model_path'] as string)
+              server.label = body['weight_version'] as string
+              json(response, 200, { success: true, message: 'Succeeded to update model weights.' })
+            } catch (error) {
+              json(response, 400, { success: false, message: String(error) })
+            }
+          },
+        }),
     '/model_info': (_, response) =>
-      json(response, 200, { model_path: 'toy', is_generation: true, weight_version: options.weightVersion }),
+      json(response, 200, {
+        model_path: 'toy',
+        is_generation: true,
+        weight_version: server.label ?? options.weightVersion,
+      }),
     '/v1/models': (_, response) =>
       json(response, 200, { object: 'list', data: [{ id: 'toy', max_model_len: options.contextLength ?? 512 }] }),
   })
@@ -80,17 +97,22 @@ async function generate(
     semantics,
     'positional',
     options.script,
+    options.weights,
   )
   const isTrimmed = options.trimsStop === true && generation.finish === 'stop'
   const sent = isTrimmed ? { ...generation, tokens: generation.tokens.slice(0, -1) } : generation
   await server.generating(async () =>
     sendTokens(stream, sent, fault, {
       chunkTokens: options.chunkTokens ?? 1,
-      frame: (parts) => frameOf(answer(parts, rid, ids.length, body, options)),
+      frame: (parts) => frameOf(answer(parts, rid, ids.length, body, { ...options, ...labelled(server) })),
       errorFrame,
       isAborted: () => server.aborted.some((prefix) => rid.startsWith(prefix)),
     }),
   )
+}
+
+function labelled({ label }: BaseServer): { readonly weightVersion?: string } {
+  return label === undefined ? {} : { weightVersion: label }
 }
 
 function answer(

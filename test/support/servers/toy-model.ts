@@ -27,6 +27,9 @@ export interface ToyToken {
 /** What comes after the prompt, where a test has words of its own; undefined leaves it to the model. */
 export type ToyScript = (promptIds: Int32Array) => ArrayLike<number> | undefined
 
+/** Logits of every position, where a server has weights from disk; undefined before it has. [TOY_VOCAB] */
+export type ToyWeights = () => readonly number[] | undefined
+
 export interface ToyGeneration {
   readonly tokens: readonly ToyToken[]
   readonly finish: 'stop' | 'length'
@@ -39,6 +42,7 @@ export function generateToy(
   semantics: ToyLogprobs,
   draws: 'positional' | 'per-call',
   script?: ToyScript,
+  weights?: ToyWeights,
 ): ToyGeneration {
   const said = script?.(Int32Array.from(prompt))
   if (said !== undefined) return scripted(said, sampling)
@@ -46,7 +50,7 @@ export function generateToy(
   const tokens: ToyToken[] = []
   while (tokens.length < sampling.maxTokens) {
     const at = draws === 'positional' ? context.length : tokens.length
-    const token = nextToken(context, sampling, semantics, unit(mix(sampling.seed, at)))
+    const token = nextToken(weights?.() ?? logitsAfter(context), sampling, semantics, unit(mix(sampling.seed, at)))
     tokens.push(token)
     context.push(token.id)
     if (sampling.stopIds.includes(token.id)) return { tokens, finish: 'stop' }
@@ -60,8 +64,8 @@ function scripted(said: ArrayLike<number>, { maxTokens, stopIds }: ToySampling):
   return { tokens, finish: last !== undefined && stopIds.includes(last.id) ? 'stop' : 'length' }
 }
 
-function nextToken(context: readonly number[], sampling: ToySampling, semantics: ToyLogprobs, draw: number): ToyToken {
-  const raw = logSoftmax(logitsAfter(context))
+function nextToken(logits: readonly number[], sampling: ToySampling, semantics: ToyLogprobs, draw: number): ToyToken {
+  const raw = logSoftmax(logits)
   const { temperature, topP, topK } = sampling
   const scaled = logSoftmax(raw.map((x) => x / Math.max(temperature, 1e-3)))
   const order = scaled.map((_, id) => id).sort((a, b) => (scaled[b] as number) - (scaled[a] as number))

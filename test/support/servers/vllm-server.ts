@@ -44,11 +44,37 @@ export async function startVllmServer(options: VllmServerOptions = {}): Promise<
       const max = options.maxModelLen ?? 512
       json(response, 200, { object: 'list', data: [{ id: 'tiny', object: 'model', max_model_len: max }] })
     },
+    ...(options.load === undefined ? {} : developmentRoutes(server, options)),
     ...(options.listsRoutes === false
       ? { '/openapi.json': (_body, response) => json(response, 404, { detail: 'Not Found' }) }
       : {}),
   })
   return new BaseServer(options, routes).listen()
+}
+
+const done: Route = (_, response) => json(response, 200, { success: true })
+
+/** What `VLLM_SERVER_DEV_MODE=1` adds, as 0.32 answers. */
+function developmentRoutes(server: BaseServer, options: VllmServerOptions): Record<string, Route> {
+  return {
+    '/pause': done,
+    '/resume': done,
+    '/reset_prefix_cache': done,
+    '/collective_rpc': (body, response) => {
+      const { weights_path: folder } = body['kwargs'] as { weights_path: string }
+      try {
+        options.load?.(folder)
+        json(response, 200, { results: [null] })
+      } catch (error) {
+        json(response, 500, { error: { message: `Call to collective_rpc method failed: ${String(error)}` } })
+      }
+    },
+    '/update_weight_version': (body, response) => {
+      server.label = body['new_version'] as string
+      json(response, 200, { success: true, new_version: server.label })
+    },
+    '/weight_info': (_, response) => json(response, 200, { weight_version: server.label ?? 'default' }),
+  }
 }
 
 async function generate(
@@ -89,7 +115,14 @@ async function generate(
     return
   }
   const semantics = options.logprobs === 'none' ? 'raw' : (options.logprobs ?? 'raw')
-  const generation = generateToy(ids, samplingOf(given, max - ids.length), semantics, 'per-call', options.script)
+  const generation = generateToy(
+    ids,
+    samplingOf(given, max - ids.length),
+    semantics,
+    'per-call',
+    options.script,
+    options.weights,
+  )
   const isTrimmed = options.trimsStop === true && generation.finish === 'stop'
   const sent = isTrimmed ? { ...generation, tokens: generation.tokens.slice(0, -1) } : generation
   let isFirst = true
@@ -102,7 +135,10 @@ async function generate(
         const promptIds = isFirst && body['return_token_ids'] === true ? ids : undefined
         isFirst = false
         const choice = isTokens
-          ? tokensChoice(parts, given, options)
+          ? tokensChoice(parts, given, {
+              ...options,
+              ...(server.label === undefined ? {} : { weightVersion: server.label }),
+            })
           : completionsChoice(parts, promptIds, given, options)
         const usage = usageOf(ids.length, parts.all.length)
         const isCounted = (body['stream_options'] as Record<string, unknown> | undefined)?.['continuous_usage_stats']

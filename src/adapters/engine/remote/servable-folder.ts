@@ -28,23 +28,18 @@ const HEAD = 'lm_head.weight'
 const HEAD_FILE = 'lm_head.safetensors'
 const BESIDE = ['tokenizer.json', 'tokenizer_config.json'] as const
 
-/** Where `servableFolder` puts it. */
-export function servablePath(checkpoint: string): string {
-  return join(checkpoint, NAME)
-}
-
 /**
  * Makes the folder inside the checkpoint, once; weights that are there already are linked, not copied.
  * @returns its path. @throws GyreError E_ENGINE_MODEL when the checkpoint is none.
  */
 export function servableFolder(checkpoint: string): string {
-  const folder = servablePath(checkpoint)
+  const folder = join(checkpoint, NAME)
   if (existsSync(join(folder, 'config.json'))) return folder
   const partial = `${folder}.${process.pid}.partial`
   rmSync(partial, { recursive: true, force: true })
-  mkdirSync(partial, { recursive: true })
   try {
     const config = JSON.parse(readFileSync(join(checkpoint, 'config.json'), 'utf8')) as Record<string, unknown>
+    mkdirSync(partial)
     linkOrCopy(join(checkpoint, MODEL), join(partial, MODEL))
     for (const name of BESIDE)
       if (existsSync(join(checkpoint, name))) linkOrCopy(join(checkpoint, name), join(partial, name))
