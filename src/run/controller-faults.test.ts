@@ -93,6 +93,21 @@ describe.concurrent('heartbeats', () => {
     ])
   })
 
+  test('tell the scheduler how many slots generate', async () => {
+    const rig = new Rig({
+      config: { cellSlots: 3, overCommit: 2, totalSteps: 4 },
+      deadlines: { ...deadlines, heartbeatMs: 5 },
+      work: { longest: 60 },
+    })
+    const controller = rig.controller()
+    const summary = await controller.run()
+    expect(rig.flaws(summary)).toEqual([])
+    const { busyShare } = controller.state().load
+    expect(busyShare).toBeGreaterThan(0)
+    expect(busyShare).toBeLessThanOrEqual(2)
+    expect(rig.of('step').every((e) => (e.summary.metrics['over_commit'] ?? 0) >= 1)).toBe(true)
+  })
+
   test('a cell that only computes for long is left in peace', async () => {
     const rig = new Rig({ deadlines })
     for (const cell of rig.supervisor.cells) cell.delays.set('forwardBackward', 150)

@@ -70,6 +70,7 @@ export class StepMeter {
   #optimizeMs: number | undefined
   #gradientNorm = 0
   #carryOver = 0
+  #overCommit = 1
   #slotLoadMax = 0
   #executionsCut = 0
   #tokensHandedOver = 0
@@ -80,6 +81,7 @@ export class StepMeter {
 
   observe(state: SchedulerState): void {
     this.#carryOver = state.carryOver
+    this.#overCommit = state.load.factor
     const capacity = rolloutCapacity(state)
     if (capacity > 0) this.#slotLoadMax = Math.max(this.#slotLoadMax, (state.started - state.terminated) / capacity)
   }
@@ -131,6 +133,7 @@ export class StepMeter {
       carry_over: this.#carryOver,
       executions_cut: this.#executionsCut,
       handed_over_tokens: this.#tokensHandedOver,
+      over_commit: this.#overCommit,
       slot_load_max: this.#slotLoadMax,
     }
     this.#executionsCut = 0

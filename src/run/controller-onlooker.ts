@@ -64,14 +64,14 @@ export class Onlooker {
   #commandTable(): Looks {
     const log = this.#transfers
     return {
-      'hand-over': ({ cell, moves }) => this.#beginTransfer(cell, 'training', moves.length),
+      'hand-over': ({ cell, moves }, nowMs) => this.#beginTransfer(cell, 'training', moves.length, nowMs),
       'cancel-in-flight': ({ cell, moved }, nowMs) => {
-        this.#beginTransfer(cell, 'training', moved)
+        this.#beginTransfer(cell, 'training', moved, nowMs)
         log.enter(cell, 'cancel', nowMs)
       },
       'enter-training': ({ cell }, nowMs) => log.enter(cell, 'enter', nowMs),
-      publish: ({ cell, enterRollout }) => {
-        if (enterRollout) this.#beginTransfer(cell, 'rollout', 0)
+      publish: ({ cell, enterRollout }, nowMs) => {
+        if (enterRollout) this.#beginTransfer(cell, 'rollout', 0, nowMs)
       },
       'join-step': ({ cell }, nowMs) => {
         this.#joiningSince.set(cell, nowMs)
@@ -200,9 +200,9 @@ export class Onlooker {
   }
 
   /** A transfer that began with a hand-over goes on. */
-  #beginTransfer(cell: number, to: 'training' | 'rollout', executionsMoved: number): void {
+  #beginTransfer(cell: number, to: 'training' | 'rollout', executionsMoved: number, nowMs: number): void {
     const liveExecutions = this.#state.started - this.#state.terminated
-    this.#transfers.begin(cell, { to, liveExecutions, executionsMoved, nowMs: this.#now() })
+    this.#transfers.begin(cell, { to, liveExecutions, executionsMoved, nowMs })
   }
 
   #endTransfer(cell: number): void {

@@ -53,8 +53,8 @@ export interface StepSummary {
   /**
    * loss, entropy, gradient_norm, clipped_tokens, masked_tokens, micro_steps, staleness_mean, staleness_max [steps],
    * step_ms, train_ms, reduce_ms, optimize_ms; and of the time since the step before: carry_over (phi) [steps],
-   * executions_cut, handed_over_tokens, slot_load_max (running executions per slot in rollout, over 1 when
-   * over-committed).
+   * executions_cut, handed_over_tokens, over_commit (executions allowed per slot), slot_load_max (most running
+   * executions per slot in rollout).
    */
   readonly metrics: Readonly<Record<string, number>>
 }
