@@ -48,7 +48,12 @@ export function advance(state: SchedulerState, event: SchedulerEvent, atMs: numb
 export function advanceWith(guards: Guards, state: SchedulerState, event: SchedulerEvent, atMs: number): Advanced {
   if (state.phase === 'done' || state.phase === 'failed') return { state, commands: [] }
   const commands: Command[] = []
-  const tick: Tick = { state: { ...draftOf(state), nowMs: guards.timeOf(state.nowMs, atMs) }, commands, guards }
+  const tick: Tick = {
+    state: { ...draftOf(state), nowMs: guards.timeOf(state.nowMs, atMs) },
+    commands,
+    guards,
+    written: new Set(),
+  }
   accountTime(tick.state, state.nowMs)
   apply(tick, event)
   settle(tick)

@@ -5,22 +5,18 @@ import { rememberCompletion } from './carry-over.ts'
 import { pushRoutes } from './routes.ts'
 import { hasSignal } from './state.ts'
 import { beginsToRun, hold, noteQuorum } from './straggler.ts'
-import { failRun, findExecution, nextSerial } from './tick.ts'
+import { failRun, findExecution, nextSerial, writable } from './tick.ts'
 import type { DraftExecution, DraftGroup, Tick } from './tick.ts'
+import type { ExecutionPhase, ExecutionSlot } from './types.ts'
 
 /** E2: first those that lost their destination, then the queue, first group first. */
 export function admit(tick: Tick): boolean {
-  const members = tick.state.groups.flatMap((group) => group.members.map((member) => ({ group, member })))
-  const waiting = [
-    ...members.filter(({ member }) => member.phase === 'held'),
-    ...members.filter(({ member }) => member.phase === 'queued'),
-  ]
-  if (waiting.length === 0) return false
   const placed: DraftExecution[] = []
   const begun: ExecutionId[] = []
-  for (const { group, member } of waiting) {
+  for (const { group, member: waiting } of [...membersIn(tick, 'held'), ...membersIn(tick, 'queued')]) {
     const destination = place(tick)
     if (destination === undefined) break
+    const member = writable(tick, group, waiting)
     reroute(tick, member, destination)
     placed.push(member)
     if (member.phase === 'queued') {
@@ -35,6 +31,18 @@ export function admit(tick: Tick): boolean {
   return placed.length > 0
 }
 
+function membersIn(
+  { state }: Tick,
+  phase: ExecutionPhase,
+): { readonly group: DraftGroup; readonly member: ExecutionSlot }[] {
+  const found: { readonly group: DraftGroup; readonly member: ExecutionSlot }[] = []
+  for (const group of state.groups) {
+    if (group.phase !== 'running') continue
+    for (const member of group.members) if (member.phase === phase) found.push({ group, member })
+  }
+  return found
+}
+
 /** E4: the slot is free and f grows, once. */
 function terminate(tick: Tick, member: DraftExecution): void {
   if (!tick.guards.isUnfinished(member)) return
@@ -44,7 +52,7 @@ function terminate(tick: Tick, member: DraftExecution): void {
 }
 
 export function executionEnded(tick: Tick, executionId: ExecutionId): void {
-  const found = findExecution(tick.state, executionId)
+  const found = findExecution(tick, executionId)
   if (found === undefined || !tick.guards.isUnfinished(found.member)) return
   terminate(tick, found.member)
   found.member.phase = 'evaluating'
@@ -53,7 +61,7 @@ export function executionEnded(tick: Tick, executionId: ExecutionId): void {
 
 /** E5. Valid from any phase before the end: an end that was not told is counted now. */
 export function executionResolved(tick: Tick, executionId: ExecutionId, phase: 'scored' | 'excluded'): void {
-  const found = findExecution(tick.state, executionId)
+  const found = findExecution(tick, executionId)
   if (found === undefined || !tick.guards.isUnresolved(found.member)) return
   terminate(tick, found.member)
   found.member.phase = phase
@@ -63,7 +71,7 @@ export function executionResolved(tick: Tick, executionId: ExecutionId, phase: '
 
 /** An attempt the infrastructure lost. The next one keeps the slot, so the water level does not move. */
 export function executionFailed(tick: Tick, executionId: ExecutionId): void {
-  const found = findExecution(tick.state, executionId)
+  const found = findExecution(tick, executionId)
   if (found === undefined || !tick.guards.isUnresolved(found.member) || found.member.phase === 'retrying') return
   // One that ended has been counted in f: it cannot run again, whatever happened to its score.
   if (!tick.guards.mayRetry(found.member, tick.state.config.executionAttempts)) {
@@ -76,7 +84,7 @@ export function executionFailed(tick: Tick, executionId: ExecutionId): void {
 
 export function attemptCreated(tick: Tick, executionId: ExecutionId, nextId: ExecutionId): void {
   const { state } = tick
-  const found = findExecution(state, executionId)
+  const found = findExecution(tick, executionId)
   if (found === undefined || !tick.guards.isRetrying(found.member)) return
   const { group, member } = found
   member.executionId = nextId

@@ -16,6 +16,21 @@ export function slotsUsed(state: SchedulerState, destination: Destination): numb
   return used
 }
 
+/** The same for every destination, in one look at the executions. */
+function usage(state: SchedulerState): Readonly<Record<Destination['kind'], readonly number[]>> {
+  const cell = state.cells.map(() => 0)
+  const standalone = state.standalone.map(() => 0)
+  for (const group of state.groups) {
+    if (group.phase !== 'running') continue
+    for (const { destination } of group.members) {
+      if (destination === undefined) continue
+      const used = destination.kind === 'cell' ? cell : standalone
+      used[destination.index] = (used[destination.index] ?? 0) + 1
+    }
+  }
+  return { cell, standalone }
+}
+
 /**
  * The destination for one more execution, or undefined when every slot is taken. Standalone engines come first:
  * they never leave. Among cells, later ones leave later. `except` is a cell that is about to leave.
@@ -65,8 +80,9 @@ function pick(
   candidates: readonly Candidate[],
   placement: SchedulerConfig['placement'],
 ): Destination | undefined {
+  const used = usage(state)
   const open = candidates
-    .map((c) => ({ ...c, used: slotsUsed(state, c) }))
+    .map(({ kind, index, slots }) => ({ kind, index, slots, used: used[kind][index] ?? 0 }))
     .filter((c) => guards.hasRoom(c.used, c.slots))
     .map((c) => ({ kind: c.kind, index: c.index, load: c.used / c.slots }))
   const first = open[0]

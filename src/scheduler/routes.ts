@@ -1,7 +1,7 @@
 /** @file Executions that change their destination, and the routes that tell the forwarding point. */
 import { place, reroute, sameDestination } from './place.ts'
 import { hold } from './straggler.ts'
-import { membersOf } from './tick.ts'
+import { writable } from './tick.ts'
 import type { DraftExecution, Tick } from './tick.ts'
 import type { Destination } from './types.ts'
 
@@ -14,7 +14,13 @@ export function pushRoutes(tick: Tick, members: readonly DraftExecution[]): void
 }
 
 function ownersOf(tick: Tick, destination: Destination): DraftExecution[] {
-  return membersOf(tick.state.groups).filter((m) => sameDestination(m.destination, destination))
+  const owners: DraftExecution[] = []
+  for (const group of tick.state.groups) {
+    for (const member of group.members) {
+      if (sameDestination(member.destination, destination)) owners.push(writable(tick, group, member))
+    }
+  }
+  return owners
 }
 
 /** E13, rollout: executions of a destination that is gone go where there is room; the rest are held. */

@@ -8,6 +8,7 @@
  * left alone: how long the quorum took is not known.
  */
 import { isUnfinished, quorumOf } from './state.ts'
+import { writable } from './tick.ts'
 import type { DraftExecution, DraftGroup, DraftState, Tick } from './tick.ts'
 import type { ExecutionSlot, GroupSlot, SchedulerConfig } from './types.ts'
 
@@ -55,7 +56,7 @@ export function cutStragglers(tick: Tick): boolean {
         next = Math.min(next, atMs)
         continue
       }
-      member.cut = true
+      writable(tick, group, member).cut = true
       state.cutExecutions++
       hasCut = true
       commands.push({ kind: 'cut-execution', executionId: member.executionId })

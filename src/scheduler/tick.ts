@@ -10,27 +10,32 @@ export type Draft<T> = T extends string | number | boolean | undefined
     ? Draft<U>[]
     : { -readonly [K in keyof T]: Draft<T[K]> }
 
-export type DraftState = Draft<SchedulerState>
+/** Configuration and executions are shared with the state before: an execution is written through `writable` only. */
+export type DraftState = Omit<Draft<SchedulerState>, 'config' | 'groups'> & {
+  readonly config: SchedulerState['config']
+  groups: DraftGroup[]
+}
 export type DraftCell = Draft<CellSlot>
-export type DraftGroup = Draft<GroupSlot>
+export type DraftGroup = Omit<Draft<GroupSlot>, 'members'> & { members: readonly ExecutionSlot[] }
 export type DraftExecution = Draft<ExecutionSlot>
 export type DraftStep = Draft<StepSlot>
 
 export interface Tick {
   readonly state: DraftState
   readonly commands: Command[]
+  /** Executions copied for this event. */
+  readonly written: Set<ExecutionSlot>
   /** The safety rules, as values, so that a test can break one. */
   readonly guards: Guards
 }
 
-/** A copy that shares nothing writable with the original. */
+/** A copy that shares nothing writable with the original. What rules seldom change is shared: there is much of it. */
 export function draftOf(state: SchedulerState): DraftState {
   const step = state.openStep
   return {
     ...state,
-    config: { ...state.config, standaloneSlots: [...state.config.standaloneSlots] },
     burst: { ...state.burst },
-    groups: state.groups.map((g) => ({ ...g, members: g.members.map((m) => ({ ...m })) })),
+    groups: state.groups.map((g) => ({ ...g })),
     cells: state.cells.map((c) => ({ ...c, accumulated: [...c.accumulated] })),
     standalone: state.standalone.map((s) => ({ ...s })),
     openStep:
@@ -52,14 +57,23 @@ export function membersOf<M>(groups: readonly { readonly members: readonly M[] }
   return out
 }
 
+/** `member` of `group` to be written: a copy of this event's own, which stands in the group. */
+export function writable({ written }: Tick, group: DraftGroup, member: ExecutionSlot): DraftExecution {
+  if (written.has(member)) return member
+  const copy = { ...member }
+  group.members = group.members.map((m) => (m === member ? copy : m))
+  written.add(copy)
+  return copy
+}
+
 /** The group and the member whose present attempt this is. */
 export function findExecution(
-  state: DraftState,
+  tick: Tick,
   executionId: ExecutionId,
 ): { readonly group: DraftGroup; readonly member: DraftExecution } | undefined {
-  for (const group of state.groups) {
+  for (const group of tick.state.groups) {
     const member = group.members.find((m) => m.executionId === executionId)
-    if (member !== undefined) return { group, member }
+    if (member !== undefined) return { group, member: writable(tick, group, member) }
   }
   return undefined
 }
