@@ -35,7 +35,7 @@ const PUBLISHED: Levers = {
   kvHandover: true,
 }
 const POLICY_LEVERS: Readonly<Record<Policy, Levers>> = {
-  elastic: { ...PUBLISHED, demandAware: true, placement: 'balanced' },
+  elastic: { ...PUBLISHED, demandAware: true, placement: 'balanced', kvHandover: false },
   qwengyre: PUBLISHED,
   colocate: {
     ...PUBLISHED,

@@ -109,7 +109,7 @@ test('whoever gives it weights need not wait until it was started again, and clo
 test('a folder without weights is an error, and the engine waits for the next one', async () => {
   const { engine } = await started()
   await engine.takeWeights({ folder: byOne, policyVersion: 2 }, never)
-  await expect(engine.takeWeights({ folder: join(root, 'none'), policyVersion: 4 }, never)).rejects.toThrow()
+  await expect(engine.takeWeights({ folder: join(root, 'none'), policyVersion: 4 }, never)).rejects.toThrow(/none/)
   await expect(engine.probe(never)).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE' })
   await expect(ask(engine)).rejects.toMatchObject({ retryable: true })
   await engine.takeWeights({ folder: byOne, policyVersion: 4 }, never)
