@@ -105,6 +105,18 @@ describe('reads beside the work', () => {
     expect(text(await engine.exportGradients())).not.toBe(text(before))
   })
 
+  test('wait for changes that were asked for before', async () => {
+    const engine = await start()
+    await engine.forwardBackward(batchOf(1), PPO)
+    const old = text(await engine.exportWeights())
+    const step = engine.optimizerStep(ADAM)
+    const [weights, sums] = [text(await engine.exportWeights()), await engine.exportGradients()]
+    await step
+    expect(weights).not.toBe(old)
+    expect(weights).toBe(text(await engine.exportWeights()))
+    expect(sums.every((x) => x === 0n)).toBe(true)
+  })
+
   test('give whole gradients while micro-steps end, and whole weights while the optimizer steps', async () => {
     const engine = await start({ threads: 2 })
     const twin = await start()
