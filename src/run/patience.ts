@@ -24,6 +24,7 @@ export async function patiently<T>(write: () => T, stop: AbortSignal): Promise<T
   }
 }
 
-function isDiskTrouble(error: unknown): boolean {
+/** Nothing was written, and the same may succeed later. */
+export function isDiskTrouble(error: unknown): boolean {
   return error instanceof GyreError && (error.code === 'E_STORE_DISK' || error.code === 'E_STORE_BUSY')
 }

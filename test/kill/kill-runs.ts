@@ -21,20 +21,20 @@ export interface KillPlan {
   readonly seed: number
   /** Of one run; runs follow each other, each with the next seed, until all kills are done. */
   readonly steps: number
-  /** Between two kills. [ms] */
-  readonly pauseMs: readonly [least: number, most: number]
+  /** Between two kills, so that a run gets on whatever the machine is. [steps of the run without kills] */
+  readonly pauseSteps: readonly [least: number, most: number]
   /** Of the kills that hit the control process; the others hit a cell. */
   readonly controlShare: number
-  /** Longest time without a step before a run counts as stuck. [ms] */
-  readonly stuckMs: number
+  /** Longest time without a step before a run counts as stuck. [steps of the run without kills] */
+  readonly stuckSteps: number
   readonly log: (text: string) => void
 }
 
 export const DEFAULT_PLAN = {
   steps: 40,
-  pauseMs: [100, 2000],
+  pauseSteps: [0.1, 2],
   controlShare: 0.3,
-  stuckMs: 120_000,
+  stuckSteps: 100,
 } as const satisfies Partial<KillPlan>
 
 export interface KilledRun {
@@ -72,6 +72,7 @@ const NAME = 'run'
 const CELLS = 2
 /** Share of the control processes that are left alone until they train. */
 const COMES_UP = 0.75
+const LEAST_PATIENCE_MS = 120_000
 
 function overrides({ seed, steps }: { readonly seed: number; readonly steps: number }): Overrides {
   return {
@@ -83,6 +84,8 @@ function overrides({ seed, steps }: { readonly seed: number; readonly steps: num
     'training.stepsPerBurst': 1,
     'training.advantage': 'grpo',
     'elastic.cells': CELLS,
+    // Which groups a step takes must not depend on who was fast.
+    'elastic.policy': 'qwengyre',
     'elastic.carryOver': 0,
     'elastic.cellRestarts': 100_000,
   }
@@ -110,7 +113,8 @@ async function killedRun(plan: KillPlan, seed: number, kills: number, rng: Rng):
     const first = await reference.gyre('train', reference.runFile(NAME, config), '--json').ended
     const referenceSeconds = (performance.now() - since) / 1000
     plan.log(`seed ${seed}: ${plan.steps} steps without kills in ${referenceSeconds.toFixed(1)} s`)
-    const victim = new Victim(place, place.runFile(NAME, config), plan, rng)
+    const stepMs = (referenceSeconds / plan.steps) * 1000
+    const victim = new Victim(place, place.runFile(NAME, config), { ...plan, stepMs }, rng)
     await victim.live(kills)
     const left = await place.leftovers()
     const problems = [
@@ -131,7 +135,7 @@ class Victim {
   readonly problems: string[] = []
   readonly #place: Place
   readonly #file: string
-  readonly #plan: KillPlan
+  readonly #plan: KillPlan & { readonly stepMs: number }
   readonly #rng: Rng
   readonly #since = performance.now()
   readonly #resumeMs: number[] = []
@@ -141,7 +145,7 @@ class Victim {
   #cellKills = 0
   #seconds = 0
 
-  constructor(place: Place, file: string, plan: KillPlan, rng: Rng) {
+  constructor(place: Place, file: string, plan: KillPlan & { readonly stepMs: number }, rng: Rng) {
     this.#place = place
     this.#file = file
     this.#plan = plan
@@ -153,6 +157,7 @@ class Victim {
     let gyre = this.#start()
     // The cold start begins anew after every kill: let it end once.
     await gyre.until('the first weights', () => this.#hasWeights() || undefined)
+    const stuckMs = Math.max(LEAST_PATIENCE_MS, this.#plan.stuckSteps * this.#plan.stepMs)
     let progress = { step: -1, atMs: performance.now() }
     while (!gyre.hasEnded) {
       await Promise.race([sleep(this.#pause()), gyre.ended])
@@ -160,8 +165,8 @@ class Victim {
       this.#look()
       const step = this.#step()
       if (step > progress.step) progress = { step, atMs: performance.now() }
-      if (performance.now() - progress.atMs > this.#plan.stuckMs) {
-        this.problems.push(`no step within ${this.#plan.stuckMs} ms after step ${step}: ${gyre.said()}`)
+      if (performance.now() - progress.atMs > stuckMs) {
+        this.problems.push(`no step within ${stuckMs} ms after step ${step}: ${gyre.said()}`)
         gyre.kill('SIGKILL')
         break
       }
@@ -220,12 +225,12 @@ class Victim {
   }
 
   #pause(): number {
-    const [least, most] = this.#plan.pauseMs
-    return least + this.#rng.next() * (most - least)
+    const [least, most] = this.#plan.pauseSteps
+    return (least + this.#rng.next() * (most - least)) * this.#plan.stepMs
   }
 
   async #untilUp(gyre: GyreProcess): Promise<void> {
-    const endsAt = performance.now() + this.#plan.stuckMs
+    const endsAt = performance.now() + LEAST_PATIENCE_MS
     while (!this.#isUp && !gyre.hasEnded && performance.now() < endsAt) {
       await sleep(20)
       this.#look()

@@ -155,7 +155,12 @@ export class Place {
 
   /** Starts `gyre ...args`. */
   gyre(...args: readonly string[]): GyreProcess {
-    const env = { ...process.env, TMPDIR: this.#tmp, NO_COLOR: '1' }
+    return this.gyreWith({}, ...args)
+  }
+
+  /** The same with more in its environment. */
+  gyreWith(more: Readonly<Record<string, string>>, ...args: readonly string[]): GyreProcess {
+    const env = { ...process.env, TMPDIR: this.#tmp, NO_COLOR: '1', ...more }
     const child = spawn(process.execPath, [MAIN, ...args], { cwd: this.root, env, stdio: ['ignore', 'pipe', 'pipe'] })
     const gyre = new GyreProcess(child)
     this.#processes.push(gyre)
