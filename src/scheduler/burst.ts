@@ -27,7 +27,6 @@ export function optimized(tick: Tick): void {
   clearMembers(state)
   if (state.burst.stepsLeft === 0) {
     state.openStep = undefined
-    rememberBurst(state)
     beginCheckpoint(tick)
     return
   }
@@ -119,8 +118,11 @@ export function endBurst(tick: Tick): boolean {
   const { state } = tick
   // Groups still being created belong to the burst that asked for them.
   if (!tick.guards.isAcked(state) || state.transfer !== undefined || state.creating > 0) return false
-  // Before the core is judged by what the next burst dispatches.
-  state.carryOver = chooseCarryOver(state)
+  if (!isLast(state)) {
+    // Before the core is judged by what the next burst dispatches.
+    rememberBurst(state)
+    state.carryOver = chooseCarryOver(state)
+  }
   const core = state.cells[0]
   if (core?.phase === 'training' && !coreStays(tick)) {
     sendVersion(tick, 0, true)

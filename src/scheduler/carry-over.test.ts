@@ -37,7 +37,10 @@ const config: SchedulerConfig = {
   carryOverMax: 2,
 }
 
-const QUICK = [{ leadMs: 10, stepMs: 10 }]
+const QUICK = [{ workMs: 30, tailMs: 0 }]
+
+/** Training that nothing could be hidden behind. */
+const BUSY = [{ workMs: 20_000, tailMs: 100 }]
 
 function running(dispatchVersion: number): GroupSlot {
   return {
@@ -68,14 +71,24 @@ const SLOW_GROUP = [100, 100, 100, 100, 100, 100, 100, 800]
 /** Evenly spread. */
 const SPREAD = Array.from({ length: 21 }, (_, i) => 500 + 50 * i)
 
+function took(workMs: number, tailMs: number): ScheduleHistory['bursts'] {
+  return [{ workMs, tailMs }]
+}
+
 describe('the predicted time of a burst', () => {
   test('waits for the groups it consumes, for what is too old to wait, and for training', () => {
     expect(quantile([0, 10, 20], 0.75)).toBe(15)
-    expect(burstTime(SPREAD, 0, 2, 0)).toBe(1500)
-    // mu / (mu + phi) = 0.8 of the groups are there at 1300; the slowest has two bursts.
-    expect(burstTime(SPREAD, 0, 2, 0.5)).toBeCloseTo(1300, 9)
-    expect(burstTime(SLOW_GROUP, 0, 2, 0.5)).toBe(400)
-    expect(burstTime(SLOW_GROUP, 700, 2, 0.5)).toBe(700)
+    // mu B = 3: of 3 groups the last is there at three quarters, the third of 4 at 0.6, and the slowest has two bursts.
+    const shape = { stepsPerBurst: 1, groupsPerStep: 3 }
+    expect(burstTime(SPREAD, took(0, 0), shape, 0)).toBeCloseTo(1250, 9)
+    expect(burstTime(SPREAD, took(0, 70), shape, 1 / 3)).toBeCloseTo(1100 + 70, 9)
+    expect(burstTime([100, 100, 100, 100, 1300], took(0, 70), shape, 1 / 3)).toBeCloseTo(100 + 70, 9)
+    expect(burstTime([100, 100, 100, 1300, 1300], took(0, 70), shape, 1)).toBeCloseTo(1300 / 2 + 70, 9)
+    // Half of the groups are there at 1000. What is carried over is trained meanwhile.
+    expect(burstTime(SPREAD, took(2000, 70), shape, 0)).toBe(3000)
+    expect(burstTime(SPREAD, took(2000, 70), shape, 0.25)).toBe(2500)
+    expect(burstTime(SPREAD, took(2000, 70), shape, 2)).toBe(2000)
+    expect(burstTime(SPREAD, [...took(2000, 0), ...took(3000, 0)], shape, 0)).toBe(3500)
   })
 
   test('costs staleness: every group carried over is trained mu steps later', () => {
@@ -96,18 +109,18 @@ describe('phi', () => {
 
   test('rises as long as 0.1 of staleness buys 1 %', () => {
     const chosen = chooseCarryOver(stateWith(SPREAD, QUICK, { carryOverMax: 4 }))
-    const time = (phi: number): number => burstTime(SPREAD, 30, 2, phi)
+    const time = (phi: number): number => burstTime(SPREAD, QUICK, config, phi)
     const gainOf = (from: number, to: number): number => Math.log(time(from) / time(to)) / (to - from)
     const price = Math.log(1.01) / 0.1
-    expect(chosen).toBe(2.75)
+    expect(chosen).toBe(1.75)
     expect(gainOf(0, chosen)).toBeGreaterThan(price)
     expect(gainOf(chosen, chosen + 0.25)).toBeLessThan(price)
   })
 
   test('stays at its least when groups are alike, or training is what takes the time', () => {
     expect(chooseCarryOver(stateWith(SPREAD.map(() => 1000)))).toBe(0)
-    expect(chooseCarryOver(stateWith(SLOW_GROUP, [{ leadMs: 100, stepMs: 400 }]))).toBe(0)
-    expect(chooseCarryOver(stateWith(SLOW_GROUP, [{ leadMs: 100, stepMs: 400 }], { carryOverMin: 0.5 }))).toBe(0.5)
+    expect(chooseCarryOver(stateWith(SLOW_GROUP, BUSY))).toBe(0)
+    expect(chooseCarryOver(stateWith(SLOW_GROUP, BUSY, { carryOverMin: 0.5 }))).toBe(0.5)
   })
 
   test('does not change when it is fixed', () => {
@@ -155,17 +168,16 @@ describe('history', () => {
   })
 
   test('holds what a burst took: rollout alone, then training', () => {
-    const settings = { ...config, cells: 1, cellSlots: 64, carryOver: 0, totalSteps: 4 }
+    const settings = { ...config, cells: 1, cellSlots: 64, carryOver: 0, totalSteps: 6 }
     const load = { executionMs: () => 1000, microStepMs: 60, moveMs: 20, generating: 1 }
     const { history } = runFluid(settings, load).state
     expect(history.bursts).toHaveLength(2)
-    for (const { leadMs, stepMs } of history.bursts) {
-      // Executions, the moves of the only cell, and a few answers.
-      expect(leadMs).toBeGreaterThan(1020)
-      expect(leadMs).toBeLessThan(1050)
-      // 4 groups of 2 micro-steps on one cell.
-      expect(stepMs).toBeGreaterThanOrEqual(480)
-      expect(stepMs).toBeLessThan(490)
+    for (const { workMs, tailMs } of history.bursts) {
+      // Two steps of 4 groups of 2 micro-steps on one cell, the second full after the first; then publication.
+      expect(tailMs).toBeGreaterThanOrEqual(480)
+      expect(tailMs).toBeLessThan(500)
+      expect(workMs).toBeGreaterThanOrEqual(960)
+      expect(workMs).toBeLessThan(1000)
     }
     expect(history.completions.every(({ elapsedMs }) => elapsedMs >= 1000 && elapsedMs < 1050)).toBe(true)
   })

@@ -3,9 +3,14 @@
  *
  * Predicted time of a burst, with F the distribution of a group's time from dispatch to ready:
  *
- *     T(phi) = max( F^-1(mu / (mu + phi)),            the last group that a burst has to wait for
- *                   F^-1(1) / (1 + ceil(phi / mu)),   the slowest group, by when it is too old to wait any longer
- *                   lead + mu tau )                   rollout that nothing is trained beside, and the training
+ *     T(phi) = max( wait(phi) + tail, R_half + work - min(R_half, phi tau) )
+ *     wait(phi) = max( F^-1(mu B / ((mu + phi) B + 1)),                 the last group a burst has to wait for
+ *                      F^-1(mu B / (mu B + 1)) / (1 + ceil(phi / mu)) ) the slowest, by when it is too old to wait on
+ *
+ * k of n groups are there at F^-1(k / (n + 1)) in the mean. `tail` is what a burst takes after its last group: training
+ * that nothing hides, and publication. The other term never waits for a group: training, mu tau, and publication make
+ * `work`; the rollout before it takes R_half = F^-1(1/2), of which training what was carried over hides phi tau.
+ * `work` and `tail` are measured.
  *
  * Every group carried over is trained mu steps later, so mean staleness is exactly (mu - 1) / 2 + phi, and phi may rise
  * as long as 0.1 of it buys 1 %: the phi that minimises T(phi) 1.01^(10 phi).
@@ -29,12 +34,11 @@ export function chooseCarryOver(state: SchedulerState): number {
   if (config.carryOverMin === config.carryOverMax) return config.carryOver
   const times = completeTimes(state)
   if (times.length < Math.max(LEAST_GROUPS, config.stepsPerBurst * config.groupsPerStep)) return config.carryOver
-  const floor = trainingFloor(history, config.stepsPerBurst)
-  if (floor === undefined) return config.carryOver
+  if (history.bursts.length === 0) return config.carryOver
   let best = config.carryOverMin
   let least = Number.POSITIVE_INFINITY
   for (const phi of choices(config)) {
-    const cost = Math.log(Math.max(1, burstTime(times, floor, config.stepsPerBurst, phi))) + PRICE_OF_STALENESS * phi
+    const cost = Math.log(Math.max(1, burstTime(times, history.bursts, config, phi))) + PRICE_OF_STALENESS * phi
     // Equal costs keep the smaller phi.
     if (cost < least - 1e-9) {
       best = phi
@@ -67,11 +71,25 @@ export function expectedStaleness(stepsPerBurst: number, phi: number): number {
   return (stepsPerBurst - 1) / 2 + phi
 }
 
-/** @param times ascending, not empty. [ms] @param floor lead + mu tau. [ms] */
-export function burstTime(times: readonly number[], floor: number, stepsPerBurst: number, phi: number): number {
-  const waited = quantile(times, stepsPerBurst / (stepsPerBurst + phi))
-  const mandatory = quantile(times, 1) / (1 + Math.ceil(phi / stepsPerBurst))
-  return Math.max(waited, mandatory, floor)
+/** @param times ascending. [ms] Neither they nor the bursts are empty. */
+export function burstTime(
+  times: readonly number[],
+  bursts: ScheduleHistory['bursts'],
+  { stepsPerBurst, groupsPerStep }: Pick<SchedulerConfig, 'stepsPerBurst' | 'groupsPerStep'>,
+  phi: number,
+): number {
+  const consumed = stepsPerBurst * groupsPerStep
+  const waited = quantile(times, consumed / (consumed + phi * groupsPerStep + 1))
+  const slowest = quantile(times, consumed / (consumed + 1)) / (1 + Math.ceil(phi / stepsPerBurst))
+  const tail = mean(bursts.map((b) => b.tailMs))
+  const work = mean(bursts.map((b) => b.workMs))
+  const half = quantile(times, 0.5)
+  const hidden = Math.min(half, (phi * work) / stepsPerBurst)
+  return Math.max(Math.max(waited, slowest) + tail, half + work - hidden)
+}
+
+function mean(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / values.length
 }
 
 /** @param ascending not empty. @param share 0 to 1; linear between neighbours. */
@@ -92,11 +110,6 @@ function completeTimes({ groups, history }: SchedulerState): number[] {
     .filter((c) => c.dispatchVersion < open)
     .map((c) => c.elapsedMs)
     .toSorted((a, b) => a - b)
-}
-
-function trainingFloor({ bursts }: ScheduleHistory, stepsPerBurst: number): number | undefined {
-  if (bursts.length === 0) return undefined
-  return bursts.reduce((sum, b) => sum + b.leadMs + stepsPerBurst * b.stepMs, 0) / bursts.length
 }
 
 /** A group became ready. */
@@ -124,9 +137,10 @@ function isChosen(config: SchedulerConfig): boolean {
 
 /** Adds the time since the last event to the burst, under the state that held meanwhile. */
 export function accountTime(state: DraftState, sinceMs: number): void {
-  if (state.phase !== 'running' || !hasTrainingWork(state)) return
-  state.burst.leadMs ??= Math.max(0, sinceMs - state.burst.startedAtMs)
-  state.burst.workMs += state.nowMs - sinceMs
+  const { burst, openStep, config } = state
+  if (state.phase !== 'running') return
+  if (burst.stepsLeft === 1 && openStep?.groups.length === config.groupsPerStep) burst.filledAtMs ??= sinceMs
+  if (!hasTrainingWork(state)) burst.idleMs += state.nowMs - sinceMs
 }
 
 function hasTrainingWork({ openStep, cells }: SchedulerState): boolean {
@@ -134,10 +148,11 @@ function hasTrainingWork({ openStep, cells }: SchedulerState): boolean {
   return openStep.phase !== 'open' || cells.some((cell) => cell.claim !== undefined)
 }
 
-/** The last step of a burst is done. A burst that was cut short, or begun again, says nothing about a full one. */
+/** The next boundary is here. A burst that ended early says nothing about a full one. */
 export function rememberBurst(state: DraftState): void {
   const { burst, config, history } = state
   const steps = state.step - burst.firstStep
-  if (!isChosen(config) || steps !== config.stepsPerBurst || burst.leadMs === undefined) return
-  history.bursts = [...history.bursts, { leadMs: burst.leadMs, stepMs: burst.workMs / steps }].slice(-BURSTS_KEPT)
+  if (!isChosen(config) || steps !== config.stepsPerBurst || burst.filledAtMs === undefined) return
+  const workMs = state.nowMs - burst.startedAtMs - burst.idleMs
+  history.bursts = [...history.bursts, { workMs, tailMs: state.nowMs - burst.filledAtMs }].slice(-BURSTS_KEPT)
 }

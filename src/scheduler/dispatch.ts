@@ -1,7 +1,7 @@
 /** @file The boundary (E1) and what keeps a burst fillable when groups drop out. */
 import type { Draft, DraftState, Tick } from './tick.ts'
 import { failRun } from './tick.ts'
-import { isUnfinished } from './state.ts'
+import { burstClock, isUnfinished } from './state.ts'
 import { freshStep } from './steps.ts'
 import type { CreatedGroup, GroupSlot, SchedulerState } from './types.ts'
 import { standaloneCapacity } from './waterlevel.ts'
@@ -24,14 +24,7 @@ export function openBurst(tick: Tick): void {
   const { state } = tick
   const stepsLeft = Math.min(state.config.stepsPerBurst, state.config.totalSteps - state.step)
   state.phase = 'running'
-  state.burst = {
-    id: state.burst.id + 1,
-    firstStep: state.step,
-    stepsLeft,
-    startedAtMs: state.nowMs,
-    leadMs: undefined,
-    workMs: 0,
-  }
+  state.burst = { id: state.burst.id + 1, firstStep: state.step, stepsLeft, ...burstClock(state.nowMs) }
   state.openStep = freshStep(state)
   create(tick, boundaryCount(tick))
 }

@@ -1,6 +1,7 @@
 /** @file Cells that die and come back (E13). */
 import { releasesCells } from './burst.ts'
 import { rehome } from './routes.ts'
+import { burstClock } from './state.ts'
 import { abandonStep, freshStep, redoStep, returnWork } from './steps.ts'
 import { failRun } from './tick.ts'
 import type { DraftCell, DraftState, Tick } from './tick.ts'
@@ -48,8 +49,8 @@ function undoSteps(tick: Tick): void {
   if (state.step > state.checkpointStep) tick.commands.push({ kind: 'steps-undone', toStep: state.checkpointStep })
   state.step = state.checkpointStep
   state.burst.firstStep = state.step
-  state.burst.workMs = 0
   state.burst.stepsLeft = Math.min(state.config.stepsPerBurst, state.config.totalSteps - state.step)
+  Object.assign(state.burst, burstClock(state.nowMs))
   state.openStep = freshStep(state)
 }
 

@@ -1,7 +1,7 @@
 /** @file Where a schedule begins: at a boundary, fresh or rebuilt from the store. */
 import { GyreError } from '../core/errors.ts'
 import type { ExecutionId, GroupId } from '../core/ids.ts'
-import type { CellSlot, ExecutionSlot, GroupSlot, SchedulerConfig, SchedulerState } from './types.ts'
+import type { BurstSlot, CellSlot, ExecutionSlot, GroupSlot, SchedulerConfig, SchedulerState } from './types.ts'
 
 /** A group that no checkpoint has consumed, as the store has it. */
 export interface ResumedGroup {
@@ -49,14 +49,7 @@ export function resumedState(config: SchedulerConfig, point: ResumePoint): Sched
     policyVersion: point.step,
     step: point.step,
     checkpointStep: point.step,
-    burst: {
-      id: point.bursts - 1,
-      firstStep: point.step,
-      stepsLeft: 0,
-      startedAtMs: 0,
-      leadMs: undefined,
-      workMs: 0,
-    },
+    burst: { id: point.bursts - 1, firstStep: point.step, stepsLeft: 0, ...burstClock(0) },
     prefix: 0,
     dispatched: members.length,
     started: terminated,
@@ -84,6 +77,11 @@ export function resumedState(config: SchedulerConfig, point: ResumePoint): Sched
     cutExecutions: 0,
     serial: groups.length,
   }
+}
+
+/** Of a burst that begins, or begins again, now. */
+export function burstClock(nowMs: number): Pick<BurstSlot, 'startedAtMs' | 'idleMs' | 'filledAtMs'> {
+  return { startedAtMs: nowMs, idleMs: 0, filledAtMs: undefined }
 }
 
 function resumedGroup(config: SchedulerConfig, group: ResumedGroup, order: number): GroupSlot {

@@ -171,18 +171,18 @@ export interface BurstSlot {
   readonly firstStep: number
   readonly stepsLeft: number
   readonly startedAtMs: number
-  /** Time before anything was trained; undefined until then. [ms] */
-  readonly leadMs: number | undefined
-  /** Time with training work in hand. [ms] */
-  readonly workMs: number
+  /** Time without training work. [ms] */
+  readonly idleMs: number
+  /** When the last group it takes was assigned; undefined before. [ms] */
+  readonly filledAtMs: number | undefined
 }
 
 /** What happened, as far as phi is chosen from it. Bounded. */
 export interface ScheduleHistory {
   /** Time of groups from dispatch to ready, in the order they became ready; whole dispatches are dropped. [ms] */
   readonly completions: readonly { readonly dispatchVersion: number; readonly elapsedMs: number }[]
-  /** Full bursts: `leadMs` before anything was trained, `stepMs` of training work per step. [ms] */
-  readonly bursts: readonly { readonly leadMs: number; readonly stepMs: number }[]
+  /** Full bursts, boundary to boundary: `workMs` with training work, `tailMs` after the last group came. [ms] */
+  readonly bursts: readonly { readonly workMs: number; readonly tailMs: number }[]
 }
 
 /** How busy the engines are, and what is made of it. */
