@@ -83,8 +83,7 @@ export class RunProgress {
 
   step(row: StepRow): void {
     this.#countStep(row)
-    const carryOver = this.#snapshot?.carryOver
-    this.#deps.log.step(row.step, carryOver === undefined ? row.metrics : { ...row.metrics, carry_over: carryOver })
+    this.#deps.log.step(row.step, row.metrics)
     this.#deps.display.stepDone(this.#view(), row.metrics)
   }
 
