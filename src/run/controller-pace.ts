@@ -5,14 +5,14 @@
  */
 
 /**
- * Between the cheapest and the dearest token of one run lie about 4x (attention grows with the context: measured per
- * token, a full context against a short one) and about 2x by neighbours (cells that share the cores of one machine). A
- * healthy cell stays within 8x; one in swap, throttled or starved is beyond 10x.
+ * An estimate with room, not a measurement: per token, a full context may cost about 4x a short one (attention grows
+ * with it), and neighbours on the same cores about 2x. A healthy cell stays within 8x; one that swaps, is throttled or
+ * starved goes far beyond. It errs towards patience: `trainMs` still bounds every micro-step.
  */
 const FACTOR = 10
 /**
  * Shorter waits are noise: a collection of garbage, the first pass of a fresh process, a burst of harnesses on the same
- * cores. Failing a cell costs a restart of about a second, so nothing is won below it. [ms]
+ * cores. Failing a cell costs its restart, a second or more, so little is won below it. [ms]
  */
 const FLOOR_MS = 5000
 /** A median of fewer says nothing; more than the last ones are of other lengths and other neighbours. [micro-steps] */
