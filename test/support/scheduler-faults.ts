@@ -24,6 +24,6 @@ export interface WorldOptions extends WorldFaults {
   readonly enginesReturn?: boolean
   /** The clock of the driver is set back now and then. */
   readonly clockJumps?: boolean
-  /** Pushes the state through JSON now and then. */
+  /** Pushes the state through JSON now and then, and freezes it. */
   readonly throughJson?: boolean
 }

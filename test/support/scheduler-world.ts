@@ -135,6 +135,8 @@ export class TestWorld {
 
   #send(event: SchedulerEvent): void {
     const previous = this.state
+    // What is shared between states must never be written.
+    if (this.#options.throughJson === true) freeze(previous)
     this.#nowMs += this.#rng.below(200)
     const slip = this.#options.clockJumps === true && this.#rng.below(5) === 0 ? this.#rng.below(5000) : 0
     const { state, commands } = this.#advance(previous, event, this.#nowMs - slip)
@@ -375,4 +377,10 @@ export class TestWorld {
     if (phase === 'scored' || phase === 'excluded' || phase === 'queued') return { executionId: id, attempt, phase }
     return { executionId: this.#executionId(), attempt: attempt + 1, phase: 'queued' }
   }
+}
+
+function freeze(value: unknown): void {
+  if (typeof value !== 'object' || value === null || Object.isFrozen(value)) return
+  Object.freeze(value)
+  for (const part of Object.values(value)) freeze(part)
 }
