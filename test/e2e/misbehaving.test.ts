@@ -88,14 +88,8 @@ test(
   'a scorer that hangs gives no reward; when no group can be scored the run says so',
   { timeout: LIMIT_MS },
   async () => {
-    const tasks = place.file('hanging')
-    cpSync(join(place.run('base'), 'tasks/train'), tasks, { recursive: true })
-    for (const task of readdirSync(tasks)) {
-      writeFileSync(join(tasks, task, 'tests/test.sh'), 'sleep 1000\n')
-      writeFileSync(join(tasks, task, 'task.toml'), 'version = "1.0"\n[verifier]\ntimeout_sec = 1.0\n')
-    }
     const end = await train('hanging', {
-      'tasks.train': tasks,
+      'tasks.train': hangingTasks('hanging', () => true),
       'rollout.evaluationRetries': 0,
       'rollout.excludedGroupsLimit': 2,
     })
@@ -115,6 +109,48 @@ test(
     })
   },
 )
+
+/** The tasks of the base run, some with a scorer that never ends. */
+function hangingTasks(name: string, hangs: (task: string) => boolean): string {
+  const tasks = place.file(`${name}-tasks`)
+  cpSync(join(place.run('base'), 'tasks/train'), tasks, { recursive: true })
+  for (const task of readdirSync(tasks).filter(hangs)) {
+    writeFileSync(join(tasks, task, 'tests/test.sh'), 'sleep 1000\n')
+    writeFileSync(join(tasks, task, 'task.toml'), 'version = "1.0"\n[verifier]\ntimeout_sec = 1.0\n')
+  }
+  return tasks
+}
+
+describe('a task that never gets a score', () => {
+  const overrides = { 'rollout.evaluationRetries': 0, 'rollout.excludedGroupsLimit': 100 }
+
+  test('is parked, the run goes on with the others, and status says so', { timeout: LIMIT_MS }, async () => {
+    const [poison = ''] = readdirSync(join(place.run('base'), 'tasks/train'))
+    const tasks = hangingTasks('poison', (task) => task === poison)
+    const end = await train('poison', { ...overrides, 'tasks.train': tasks, 'training.steps': 10 })
+    expect(end.code, end.err).toBe(0)
+    const reason = expect.stringMatching(/^3 groups in a row .*: 6 E_SCORER_TIMEOUT$/) as string
+    const parked = [{ task: poison, groups: [expect.any(String), expect.any(String), expect.any(String)], reason }]
+    expect(place.summary('poison')).toMatchObject({ outcome: 'done', trainingSteps: 10, parkedTasks: parked })
+    place.ledger('poison', (store) => {
+      const lost = store.groups().filter((group) => group.state === 'excluded')
+      expect(new Set(lost.map((group) => group.taskName))).toEqual(new Set([poison]))
+      // Those that were out already when it was parked, and none after.
+      expect(lost.length).toBeLessThanOrEqual(4)
+      expectSoundLedger(store, { ...BOOKS, steps: 10 })
+    })
+    const status = await place.gyre('status', 'poison', '--runs', place.file('runs')).ended
+    expect(status.out).toMatch(new RegExp(`parked +${poison}: 3 groups in a row .*E_SCORER_TIMEOUT`))
+  })
+
+  test('ends the run when there is no other, and names each', { timeout: LIMIT_MS }, async () => {
+    const tasks = hangingTasks('all-poison', () => true)
+    const end = await train('all-poison', { ...overrides, 'tasks.train': tasks })
+    expect([end.code, end.signal]).toEqual([1, null])
+    expect(end.err).toMatch(/error E_TRAINER_RUN_FAILED: .*every task is parked/)
+    for (const task of readdirSync(tasks)) expect(end.err).toContain(`${task} (3 groups in a row`)
+  })
+})
 
 describe('a request to the gateway of a run', () => {
   interface Told {
