@@ -1,6 +1,7 @@
 /** @file The rollout engines beside the cells: started or connected once, checked, and given the present weights. */
 import { join } from 'node:path'
 import { RolloutCells } from '../../adapters/cell/process/rollout-cells.ts'
+import { servableFolder } from '../../adapters/engine/remote/servable-folder.ts'
 import { standaloneSglang } from '../../adapters/engine/remote/sglang-weights.ts'
 import type { RemoteStandaloneEngine } from '../../adapters/engine/remote/standalone.ts'
 import { standaloneVllm } from '../../adapters/engine/remote/vllm-weights.ts'
@@ -99,7 +100,11 @@ export class StandaloneEngines {
         note(`standalone engine ${engine.id}: a process of ours, ${entry.slots} slots`)
         continue
       }
-      const engine = await this.#connect(entry, ids[index] ?? '')
+      const servable = servableFolder(weights.folder)
+      const engine = await this.#connect(entry, ids[index] ?? '').catch((error: unknown) => {
+        note(`${ids[index]}: start the server with the folder ${servable}, then go on with --resume`)
+        throw error
+      })
       this.#closers.push(() => engine.close())
       const check = {
         weights,
