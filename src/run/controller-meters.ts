@@ -110,7 +110,6 @@ export class StepMeter {
 
   /** Metrics of the step that ends now; the next one begins. */
   finish(command: Extract<Command, { readonly kind: 'step-done' }>, nowMs: number): Record<string, number> {
-    const staleness = command.groups.map((g) => command.step - 1 - g.dispatchVersion)
     const results = [...this.#results.values()]
     const sum = (pick: (result: ForwardBackwardResult) => number): number =>
       results.reduce((total, result) => total + pick(result), 0)
@@ -124,8 +123,8 @@ export class StepMeter {
       trained_tokens: sum((r) => r.logprobs.length),
       micro_steps: results.length,
       gradient_norm: this.#gradientNorm,
-      staleness_mean: staleness.reduce((total, d) => total + d, 0) / Math.max(1, staleness.length),
-      staleness_max: Math.max(0, ...staleness),
+      staleness_mean: command.staleness.mean,
+      staleness_max: command.staleness.max,
       step_ms: nowMs - this.#beganMs,
       train_ms: gatherAt - (this.#firstClaimMs ?? gatherAt),
       reduce_ms: optimizeAt - gatherAt,
