@@ -19,12 +19,25 @@ const trained =
   (event: Event): boolean =>
     event['kind'] === 'micro-step' && event['cell'] === cell
 
+const stage =
+  (name: string) =>
+  (event: Event): boolean =>
+    event['kind'] === 'stage' && String(event['stage']).startsWith(name)
+
 test.each([
   {
     what: 'a cell in rollout, executions live',
     cell: 1,
     overrides: { 'harness.env': { STEADY_PAUSE_MS: '300' } },
     isTime: (event: Event) => event['kind'] === 'execution-finished',
+  },
+  { what: 'the core in the cold start', cell: 0, overrides: SLOW_TRAINING, isTime: stage('cold start') },
+  { what: 'a satellite in the cold start', cell: 1, overrides: SLOW_TRAINING, isTime: stage('cold start') },
+  {
+    what: 'a cell while the held-out tasks run',
+    cell: 1,
+    overrides: { 'harness.env': { STEADY_PAUSE_MS: '1000' } },
+    isTime: stage('evaluation before'),
   },
   { what: 'a satellite in training', cell: 1, overrides: SLOW_TRAINING, isTime: trained(1) },
   { what: 'the core in training', cell: 0, overrides: SLOW_TRAINING, isTime: trained(0) },
