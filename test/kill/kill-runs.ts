@@ -32,7 +32,7 @@ export interface KillPlan {
 
 export const DEFAULT_PLAN = {
   steps: 40,
-  pauseSteps: [0.1, 2],
+  pauseSteps: [0.05, 1.2],
   controlShare: 0.3,
   stuckSteps: 100,
 } as const satisfies Partial<KillPlan>
