@@ -56,6 +56,15 @@ export class Chaos {
     return 0.5 + this.#network.next() * 3
   }
 
+  /** How much longer a request is on its way than others. [ms] */
+  lateness(): number {
+    const draw = this.#network.next()
+    const delayMs = 20 + this.#network.below(500)
+    if (this.isQuiet || draw >= this.#plan.rates.late) return 0
+    this.count('late')
+    return delayMs
+  }
+
   /** @param isKeyed a repeated delivery counts once. */
   fate(isKeyed: boolean): Fate {
     const draw = this.#network.next()

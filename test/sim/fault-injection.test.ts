@@ -23,6 +23,7 @@ const KINDS = [
   'answer-lost-reset',
   'answer-lost-silent',
   'repeated',
+  'late',
   'stream-broken',
   'partition',
   // Cells.

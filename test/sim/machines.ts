@@ -133,7 +133,9 @@ export class Machine {
         }
       }
       const arrive = (): void => void serve()
-      time.deliver(process.domain, this.way(), arrive)
+      // A call is made again only while its caller waits: no delivery of it comes after its answer.
+      const lateMs = fate === 'repeated' ? 0 : chaos.lateness()
+      time.deliver(process.domain, this.way() + lateMs, arrive)
       if (fate !== 'repeated') return undefined
       time.deliver(process.domain, this.way() + 5, () => {
         isLastDelivery = true

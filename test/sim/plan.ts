@@ -69,6 +69,8 @@ export interface Rates {
   /** Of the losses: that the caller is told nothing. */
   readonly silent: number
   readonly repeated: number
+  /** That a request is overtaken by later ones. */
+  readonly late: number
   readonly streamBroken: number
   readonly restartFails: number
   readonly restartHangs: number
@@ -147,6 +149,7 @@ function ratesOf(rng: Rng): Rates {
     answerLost: bad(0, 0, 0.01, 0.03),
     silent: bad(0, 0.5, 1),
     repeated: bad(0, 0.05, 0.3),
+    late: bad(0, 0.02, 0.1),
     streamBroken: bad(0, 0, 0.1),
     restartFails: bad(0, 0.3),
     restartHangs: bad(0, 0, 0.2),

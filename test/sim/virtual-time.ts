@@ -147,6 +147,9 @@ export class VirtualTime implements Clock, Timers {
   #takeOver(): () => void {
     const { setTimeout: realSet, clearTimeout: realClear } = globalThis
     const { now: realNow } = Date
+    // A history throws thousands of errors that nobody reads the stack of.
+    const { stackTraceLimit } = Error
+    Error.stackTraceLimit = 0
     const realTimeout = AbortSignal.timeout.bind(AbortSignal)
     const set = (action: (...args: unknown[]) => void, delayMs = 0, ...args: unknown[]): VirtualTimer =>
       new VirtualTimer(this, delayMs, () => action(...args))
@@ -163,6 +166,7 @@ export class VirtualTime implements Clock, Timers {
       globalThis.setTimeout = realSet
       globalThis.clearTimeout = realClear
       Date.now = realNow
+      Error.stackTraceLimit = stackTraceLimit
       AbortSignal.timeout = realTimeout
       Reflect.deleteProperty(performance, 'now')
     }
