@@ -134,12 +134,14 @@ export class Judge {
     if (!isSame(saved, expected))
       this.accuse(`the checkpoint is not the sum of its steps: ${differences(saved, expected)}`)
     for (const { index, process } of machines) {
-      const mode = process?.host.health().mode
-      const version = process?.engine.policyVersion
-      if (mode !== 'rollout' || version !== this.#config.totalSteps) {
-        this.accuse(`cell ${index} ends in ${mode ?? 'no'} mode with version ${version}`)
+      // One that died when the run was over is nobody's to bring back.
+      if (process === undefined) continue
+      const { mode } = process.host.health()
+      const { policyVersion, weights } = process.engine
+      if (mode !== 'rollout' || policyVersion !== this.#config.totalSteps) {
+        this.accuse(`cell ${index} ends in ${mode} with version ${policyVersion}`)
       }
-      if (!isSame(process?.engine.weights, expected)) this.accuse(`cell ${index} ends with other weights`)
+      if (!isSame(weights, expected)) this.accuse(`cell ${index} ends with other weights`)
     }
   }
 }
