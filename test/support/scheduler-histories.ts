@@ -11,7 +11,7 @@ import type { Advance } from './scheduler-world.ts'
 
 /** The same histories on every machine; another seed, and more of them, to look for what these do not show. */
 export const SEED = Number(process.env['GYRE_TEST_SEED'] ?? 20_261_201)
-export const HISTORIES = Number(process.env['GYRE_TEST_HISTORIES'] ?? 700)
+export const HISTORIES = Number(process.env['GYRE_TEST_HISTORIES'] ?? 500)
 
 const NO_LIMITS = { cellRestarts: 1000, excludedGroupsLimit: 1000 }
 
