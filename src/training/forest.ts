@@ -7,6 +7,7 @@
  */
 import { invariant } from '../core/errors.ts'
 import type { MicroBatch } from './batch.ts'
+import { divide, rowsOf, sharedWithin, type TriePaths } from './partition.ts'
 
 /** One root-to-leaf path. */
 export interface PackSequence {
@@ -56,82 +57,49 @@ function commonPrefix(a: Int32Array, b: Int32Array): number {
   return at
 }
 
+/** Depth-first order: by the first id that differs, a prefix before what it begins. */
+function byIds(a: Int32Array, b: Int32Array): number {
+  const at = commonPrefix(a, b)
+  return (a[at] ?? -1) - (b[at] ?? -1)
+}
+
+/** Paths in depth-first order of their trie. */
 export class Forest {
-  readonly #merge: boolean
-  readonly #entries: ForestEntry[]
-  #rows: number
+  readonly #entries: readonly ForestEntry[]
+  readonly #paths: TriePaths
 
-  /** @param merge false keeps every path a tree of its own. */
-  constructor(merge: boolean, entries: readonly ForestEntry[] = [], rows = 0) {
-    this.#merge = merge
-    this.#entries = [...entries]
-    this.#rows = rows
+  private constructor(entries: readonly ForestEntry[], shared: readonly number[]) {
+    this.#entries = entries
+    this.#paths = { lengths: entries.map(({ sequence }) => sequence.tokenIds.length), shared }
   }
 
-  /** Rows the forest takes. [tokens] */
-  get rows(): number {
-    return this.#rows
-  }
-
-  get entries(): readonly ForestEntry[] {
-    return this.#entries
-  }
-
-  /** A copy with more paths. Cost: their length times the logarithm of the number of paths. */
-  with(added: readonly ForestEntry[]): Forest {
-    const copy = new Forest(this.#merge, this.#entries, this.#rows)
-    for (const entry of added) copy.#insert(entry)
-    return copy
-  }
-
-  #insert(entry: ForestEntry): void {
-    const { tokenIds } = entry.sequence
-    if (!this.#merge) {
-      this.#entries.push(entry)
-      this.#rows += tokenIds.length
-      return
+  /** @param merge false keeps every path a tree of its own, in the order given. */
+  static of(entries: readonly ForestEntry[], merge: boolean): Forest {
+    if (!merge) {
+      return new Forest(
+        entries,
+        entries.map(() => 0),
+      )
     }
-    let low = 0
-    let high = this.#entries.length
-    let shared = 0
-    // The longest prefix shared with any path is shared with a neighbor, and the search ends between both.
-    while (low < high) {
-      const middle = (low + high) >> 1
-      const other = this.#entries[middle]?.sequence.tokenIds ?? tokenIds
-      const common = commonPrefix(tokenIds, other)
-      shared = Math.max(shared, common)
-      if (common === other.length || (tokenIds[common] ?? -1) > (other[common] ?? 0)) low = middle + 1
-      else high = middle
-    }
-    this.#entries.splice(low, 0, entry)
-    this.#rows += tokenIds.length - shared
+    const sorted = entries.toSorted((a, b) => byIds(a.sequence.tokenIds, b.sequence.tokenIds))
+    const shared = sorted.map(({ sequence }, i) => {
+      const previous = sorted[i - 1]
+      return previous === undefined ? 0 : commonPrefix(previous.sequence.tokenIds, sequence.tokenIds)
+    })
+    return new Forest(sorted, shared)
   }
 
-  /** Cut in two where the larger part is smallest; undefined for fewer than two paths. */
-  halves(): readonly [Forest, Forest] | undefined {
-    const lengths = this.#entries.map((entry) => entry.sequence.tokenIds.length)
-    let left = lengths[0] ?? 0
-    let best: { readonly at: number; readonly rows: number } | undefined
-    for (let at = 1; at < lengths.length; at++) {
-      const shared = this.#sharedWithPrevious(at)
-      const larger = Math.max(left, this.#rows - left + shared)
-      if (best === undefined || larger < best.rows) best = { at, rows: larger }
-      left += (lengths[at] ?? 0) - shared
-    }
-    if (best === undefined) return undefined
-    const empty = new Forest(this.#merge)
-    return [empty.with(this.#entries.slice(0, best.at)), empty.with(this.#entries.slice(best.at))]
-  }
-
-  #sharedWithPrevious(at: number): number {
-    const here = this.#entries[at]?.sequence.tokenIds
-    const previous = this.#entries[at - 1]?.sequence.tokenIds
-    return this.#merge && here !== undefined && previous !== undefined ? commonPrefix(previous, here) : 0
+  /** Forests of at most `budget` rows that hold every path once, as `divide` finds them. */
+  parts(budget: number, wanted: number): readonly Forest[] {
+    return divide(this.#paths, budget, wanted).map((part) => {
+      const entries = part.flatMap((path) => this.#entries[path] ?? [])
+      return new Forest(entries, sharedWithin(this.#paths, part))
+    })
   }
 
   /** @param contextCost work of attending to one earlier token, relative to the dense work of one row. */
   emit(contextCost: number): PackedMicroStep {
-    return new Emitter(this.#rows, this.#entries).run(this.#merge, contextCost)
+    return new Emitter(this.#entries, this.#paths).run(contextCost)
   }
 }
 
@@ -148,6 +116,7 @@ interface TargetColumns {
 /** Writes the rows and targets of a sorted list of paths. */
 class Emitter {
   readonly #entries: readonly ForestEntry[]
+  readonly #shared: readonly number[]
   readonly #tokenIds: Int32Array
   readonly #positions: Int32Array
   readonly #subtreeEnd: Int32Array
@@ -158,8 +127,10 @@ class Emitter {
   #row = 0
   #target = 0
 
-  constructor(rows: number, entries: readonly ForestEntry[]) {
+  constructor(entries: readonly ForestEntry[], paths: TriePaths) {
+    const rows = rowsOf(paths, [...entries.keys()])
     this.#entries = entries
+    this.#shared = paths.shared
     this.#tokenIds = new Int32Array(rows)
     this.#positions = new Int32Array(rows)
     this.#subtreeEnd = new Int32Array(rows)
@@ -175,14 +146,11 @@ class Emitter {
     }
   }
 
-  run(merge: boolean, contextCost: number): PackedMicroStep {
-    let previous: Int32Array = new Int32Array(0)
-    for (const entry of this.#entries) {
-      const { tokenIds } = entry.sequence
-      this.#close(merge ? commonPrefix(previous, tokenIds) : 0)
-      this.#append(tokenIds)
+  run(contextCost: number): PackedMicroStep {
+    for (const [i, entry] of this.#entries.entries()) {
+      this.#close(this.#shared[i] ?? 0)
+      this.#append(entry.sequence.tokenIds)
       this.#addTargets(entry)
-      previous = tokenIds
     }
     this.#close(0)
     invariant(this.#row === this.#tokenIds.length, 'the forest emits as many rows as it counted')

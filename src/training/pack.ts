@@ -65,53 +65,18 @@ function entriesOf(execution: PackExecution): readonly ForestEntry[] {
     })
 }
 
-/** Fills forests in order; a unit that fits in none of its own is broken into its parts. */
-function fill(units: readonly (readonly ForestEntry[])[], budget: number, merge: boolean): readonly Forest[] {
-  const full: Forest[] = []
-  let open = new Forest(merge)
-  const place = (unit: readonly ForestEntry[]): void => {
-    const joined = open.with(unit)
-    if (joined.rows <= budget || open.entries.length === 0) {
-      open = joined
-      return
-    }
-    full.push(open)
-    open = new Forest(merge).with(unit)
-  }
-  for (const unit of units) {
-    const alone = new Forest(merge).with(unit)
-    if (alone.rows <= budget) place(unit)
-    // In sorted order neighbors share the longest prefixes, so few rows are computed twice.
-    else for (const entry of alone.entries) place([entry])
-  }
-  return open.entries.length === 0 ? full : [...full, open]
-}
-
-/** Halves the largest forests until there are enough, or nothing can be cut. */
-function spread(forests: readonly Forest[], wanted: number): readonly Forest[] {
-  const out = forests.toSorted((a, b) => b.rows - a.rows)
-  while (out.length < wanted) {
-    const at = out.findIndex((forest) => forest.entries.length > 1)
-    const halves = out[at]?.halves()
-    if (halves === undefined) break
-    out.splice(at, 1, ...halves)
-    out.sort((a, b) => b.rows - a.rows)
-  }
-  return out
-}
-
 /**
- * Packs executions, in the order given, into micro-steps of at most `maxTokens` rows: whole executions where
- * they fit, else cut where paths branch, each part with its own copy of the ancestor prefix. A single path
- * longer than the budget makes a micro-step of its own, since its tokens need their whole context;
- * refuse such paths at admission. Every target comes out once. The most expensive micro-step is first,
- * so that cells which claim them in order finish close together.
+ * Packs executions into micro-steps of at most `maxTokens` rows. The paths of all of them are one trie, which is
+ * divided so that few rows stand in more than one micro-step; each has its own copy of the ancestor prefixes. A single
+ * path longer than the budget makes a micro-step of its own, since its tokens need their whole context; refuse
+ * such paths at admission. Every target comes out once. The most expensive micro-step is first, so that cells which
+ * claim them in order finish close together.
  */
 export function packMicroSteps(executions: readonly PackExecution[], options: PackOptions): readonly PackedMicroStep[] {
   const { maxTokens, mergePrefix, minMicroSteps = 1, contextCost = DEFAULT_CONTEXT_COST } = options
-  const units = executions.map(entriesOf)
-  return spread(fill(units, maxTokens, mergePrefix), minMicroSteps)
-    .map((forest) => forest.emit(contextCost))
+  return Forest.of(executions.flatMap(entriesOf), mergePrefix)
+    .parts(maxTokens, minMicroSteps)
+    .map((part) => part.emit(contextCost))
     .sort((a, b) => b.cost - a.cost)
 }
 
