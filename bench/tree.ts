@@ -41,7 +41,7 @@ const { values } = parseArgs({
     json: { type: 'string' },
     rounds: { type: 'string', default: '3' },
     members: { type: 'string', default: '8' },
-    chunk: { type: 'string', default: '64' },
+    chunk: { type: 'string', default: '96' },
     budget: { type: 'string', default: '4096' },
     only: { type: 'string', default: '' },
   },
