@@ -2,15 +2,19 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { divide, type Part, rowsOf, type TriePaths } from './partition.ts'
 
-/** Distinct random strings over two letters, sorted: neighbors share what they share. */
-const paths: fc.Arbitrary<TriePaths> = fc
+/** Random strings over two letters, sorted: neighbors share what they share. */
+const texts = fc
   .array(fc.string({ unit: fc.constantFrom('a', 'b'), minLength: 1, maxLength: 9 }), { maxLength: 9 })
-  .map((texts) => texts.toSorted())
-  .map((texts) => ({
-    lengths: texts.map((text) => text.length),
-    shared: texts.map((text, i) => commonPrefix(texts[i - 1] ?? '', text)),
-  }))
+  .map((list) => list.toSorted())
+const paths = texts.map(pathsOf)
 const budget = fc.integer({ min: 1, max: 40 })
+
+function pathsOf(list: readonly string[]): TriePaths {
+  return {
+    lengths: list.map((text) => text.length),
+    shared: list.map((text, i) => commonPrefix(list[i - 1] ?? '', text)),
+  }
+}
 
 function commonPrefix(a: string, b: string): number {
   let at = 0
@@ -37,6 +41,16 @@ const total = (all: TriePaths, parts: readonly Part[]): number =>
 const largest = (all: TriePaths, parts: readonly Part[]): number =>
   parts.reduce((most, part) => Math.max(most, rowsOf(all, part)), 0)
 
+test('a part has a row for every distinct prefix of its paths, whichever they are', () => {
+  fc.assert(
+    fc.property(texts, fc.nat(), (list, bits) => {
+      const part = [...list.keys()].filter((path) => (bits >> path) & 1)
+      const prefixes = part.flatMap((path) => Array.from(list[path] ?? '', (_, i) => list[path]?.slice(0, i + 1)))
+      expect(rowsOf(pathsOf(list), part)).toBe(new Set(prefixes).size)
+    }),
+  )
+})
+
 describe('divide', () => {
   test('every path stands in one part, ascending, and no part is over the budget that could be smaller', () => {
     fc.assert(
@@ -61,6 +75,22 @@ describe('divide', () => {
         expect(total(all, parts) + parts.length).toBeLessThanOrEqual(best)
       }),
     )
+  })
+
+  test('paths that share much come together over one that fills a part by itself', () => {
+    // The first three share 5 rows; the fourth stands alone and would fit with any of the short ones.
+    const all: TriePaths = { lengths: [8, 15, 8, 6], shared: [0, 5, 5, 0] }
+    const parts = divide(all, 15)
+    expect(new Set(parts.map((part) => part.join('+')))).toEqual(new Set(['0+2', '1', '3']))
+  })
+
+  test('also of many paths, where filling each part in turn would copy more', () => {
+    // Pairs share 8 of 10 rows, pairs among themselves 2. Three paths fit the budget, but their cuts part pairs.
+    const numbers = Array.from({ length: 140 }, (_, i) => i)
+    const all = { lengths: numbers.map(() => 10), shared: numbers.map((i) => (i === 0 ? 0 : i % 2 === 1 ? 8 : 2)) }
+    const parts = divide(all, 20)
+    expect(parts.length).toBe(70)
+    expect(total(all, parts)).toBe(70 * 12)
   })
 
   test('no two parts fit together', () => {
