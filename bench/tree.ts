@@ -2,6 +2,7 @@
  * @file What training on trees saves on recorded sessions of real harnesses, against rows, on the embedded engine.
  *
  *     npm run bench:tree -- --json FILE [--rounds N] [--members N] [--chunk BYTES] [--budget ROWS] [--only TEXT]
+ *     ... --group FOLDER  the recordings in a folder, made one by one with other answers, as one group instead
  *
  * Every recording of a compaction or of sub-agents is trained three times with the same targets: as a tree, as one row
  * for each admitted leaf, and as one row for each model call; once for one execution and once for a group of `members`
@@ -10,12 +11,13 @@
  * from the first turn on is different. Times are medians of the rounds, each ratio of times of the same round.
  */
 import { readdirSync, writeFileSync } from 'node:fs'
-import { join, resolve } from 'node:path'
+import { basename, join, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import type { ModelShape } from '../src/kernels/shape.ts'
+import type { PackExecution } from '../src/training/forest.ts'
 import { packFlat, packMicroSteps } from '../src/training/pack.ts'
 import { type Compared, compare, contextCostOf, type FormFigures } from './tree/measure.ts'
-import { group, readSession, type Scale, type Session } from './tree/sessions.ts'
+import { group, readSession, recordedGroup, type Scale, type Session } from './tree/sessions.ts'
 
 const MODEL: ModelShape = {
   vocabSize: 1024,
@@ -44,6 +46,7 @@ const { values } = parseArgs({
     chunk: { type: 'string', default: '96' },
     budget: { type: 'string', default: '4096' },
     only: { type: 'string', default: '' },
+    group: { type: 'string' },
   },
 })
 const rounds = Number(values.rounds)
@@ -66,13 +69,16 @@ function median(numbers: readonly number[]): number {
 }
 const round = (n: number): number => Math.round(n * 1000) / 1000
 
-function formsOf(session: Session, members: number, contextCost: number) {
+/** The executions of a step, each with the rows of the form. */
+type Rows = (form: 'leaves' | 'calls') => readonly PackExecution[]
+
+function formsOf(rows: Rows, contextCost: number) {
   const options = { maxTokens: budget, contextCost }
-  const leaves = group(session, 'leaves', members, scale)
+  const leaves = rows('leaves')
   return {
     tree: packMicroSteps(leaves, { ...options, mergePrefix: true }),
     leaves: packFlat(leaves, options),
-    calls: packFlat(group(session, 'calls', members, scale), options),
+    calls: packFlat(rows('calls'), options),
   }
 }
 
@@ -95,9 +101,9 @@ function inShort({ rows, microSteps, targets, times }: FormFigures) {
   return { rows, microSteps, targets, cpuMs: Math.round(median(times.map(({ cpuMs }) => cpuMs))) }
 }
 
-async function measure(session: Session, members: number) {
-  const compared = await compare(MODEL, formsOf(session, members, contextCostOf(MODEL)), rounds)
-  const large = formsOf(session, members, (contextCostOf(LARGE) * scale.chunk) / BYTES_PER_TOKEN)
+async function measure(rows: Rows) {
+  const compared = await compare(MODEL, formsOf(rows, contextCostOf(MODEL)), rounds)
+  const large = formsOf(rows, (contextCostOf(LARGE) * scale.chunk) / BYTES_PER_TOKEN)
   const costLarge = Object.fromEntries(
     Object.entries(large).map(([name, steps]) => [name, steps.reduce((sum, { cost }) => sum + cost, 0)]),
   )
@@ -108,32 +114,50 @@ async function measure(session: Session, members: number) {
   }
 }
 
-const names = readdirSync(GOLDEN).filter((name) => RECORDING.test(name) && name.includes(values.only))
-const members = Number(values.members)
-const recordings: Record<string, Readonly<Record<string, Awaited<ReturnType<typeof measure>>>>> = {}
-for (const name of names.toSorted()) {
+type Figures = Awaited<ReturnType<typeof measure>>
+
+const made = Number(values.members)
+
+async function ofOneRecording(name: string): Promise<Readonly<Record<string, Figures>>> {
   const session = await readSession(join(GOLDEN, name))
-  const one = await measure(session, 1)
-  const many = await measure(session, members)
-  recordings[name] = { one, group: many }
-  const line = [one.overLeaves, one.overCalls, many.overLeaves, many.overCalls].map(({ rows, cpu }) => `${rows} ${cpu}`)
-  process.stdout.write(`${name}: rows and CPU time, ${line.join(' | ')}\n`)
+  const one = await measure((form) => group(session, form, 1, scale))
+  return { one, group: await measure((form) => group(session, form, made, scale)) }
 }
 
+async function ofRecordedGroup(folder: string): Promise<Readonly<Record<string, Figures>>> {
+  const sessions: Session[] = []
+  for (const name of readdirSync(folder).toSorted()) sessions.push(await readSession(join(folder, name)))
+  return { group: await measure((form) => recordedGroup(sessions, form, scale)) }
+}
+
+const recordings: Record<string, Readonly<Record<string, Figures>>> = {}
+function note(name: string, figures: Readonly<Record<string, Figures>>): void {
+  recordings[name] = figures
+  const ofUnit = (f: Figures): string =>
+    [f.overLeaves, f.overCalls].map(({ rows, cpu }) => `${rows} ${cpu}`).join(' | ')
+  process.stdout.write(`${name}: rows and CPU time, ${Object.values(figures).map(ofUnit).join(' | ')}\n`)
+}
+if (values.group === undefined) {
+  const names = readdirSync(GOLDEN).filter((name) => RECORDING.test(name) && name.includes(values.only))
+  for (const name of names.toSorted()) note(name, await ofOneRecording(name))
+} else note(basename(values.group), await ofRecordedGroup(values.group))
+
 const all = Object.values(recordings)
-/** Recordings whose time is within the goal, under each meaning of "flat". */
-const within = (unit: 'one' | 'group', flat: 'overLeaves' | 'overCalls'): string =>
-  `${all.filter((figures) => (figures[unit]?.[flat].cpu ?? Infinity) <= GOAL).length} of ${all.length}`
+/** Recordings whose time is within the goal, of those that were measured so. */
+function within(unit: string, flat: 'overLeaves' | 'overCalls'): string {
+  const measured = all.flatMap((figures) => figures[unit] ?? [])
+  return `${measured.filter((figures) => figures[flat].cpu <= GOAL).length} of ${measured.length}`
+}
 const report = {
   command: `npm run bench:tree -- ${process.argv.slice(2).join(' ')}`,
   model: MODEL,
-  settings: { rounds, members, chunk: scale.chunk, budget },
+  settings: { rounds, members: values.group === undefined ? made : undefined, chunk: scale.chunk, budget },
   goal: GOAL,
   reached: {
     'one execution, rows of leaves': within('one', 'overLeaves'),
     'one execution, rows of calls': within('one', 'overCalls'),
-    [`group of ${members}, rows of leaves`]: within('group', 'overLeaves'),
-    [`group of ${members}, rows of calls`]: within('group', 'overCalls'),
+    'group, rows of leaves': within('group', 'overLeaves'),
+    'group, rows of calls': within('group', 'overCalls'),
   },
   worstGradientError: Math.max(
     ...all.flatMap((figures) =>

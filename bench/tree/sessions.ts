@@ -79,21 +79,41 @@ function commonNodes(tree: ExecutionTree): ReadonlySet<NodeId> {
   return common
 }
 
+type Form = 'leaves' | 'calls'
+
 /** Rows of `members` executions of the session's task, which differ from the first turn on. */
-export function group(
-  session: Session,
-  form: 'leaves' | 'calls',
-  members: number,
-  scale: Scale,
-): readonly PackExecution[] {
-  const targets = session.calls.reduce((sum, { trained, path }) => sum + targetsOf(path, trained, scale), 0)
-  return Array.from({ length: members }, (_, member) => ({
-    key: `member ${member}`,
-    // Group-relative, never 0: half of the executions were better than the mean.
-    advantage: members === 1 ? 1 : (2 * member + 1 - members) / members,
-    tokenWeight: 1 / (targets * members),
-    sequences: session[form].map((row) => sequence(row, session.common, member, scale)),
-  }))
+export function group(session: Session, form: Form, members: number, scale: Scale): readonly PackExecution[] {
+  const own = Array.from({ length: members }, (_, member) => ({ session, salt: member }))
+  return executions(own, form, scale)
+}
+
+/** Rows of sessions of one task that were recorded one by one. */
+export function recordedGroup(sessions: readonly Session[], form: Form, scale: Scale): readonly PackExecution[] {
+  return executions(
+    sessions.map((session) => ({ session, salt: 0 })),
+    form,
+    scale,
+  )
+}
+
+interface Member {
+  readonly session: Session
+  /** Makes what is not common differ from the same text of members with another one. */
+  readonly salt: number
+}
+
+function executions(members: readonly Member[], form: Form, scale: Scale): readonly PackExecution[] {
+  const count = members.length
+  return members.map(({ session, salt }, i) => {
+    const targets = session.calls.reduce((sum, { trained, path }) => sum + targetsOf(path, trained, scale), 0)
+    return {
+      key: `member ${i}`,
+      // Group-relative, never 0: half of the executions were better than the mean.
+      advantage: count === 1 ? 1 : (2 * i + 1 - count) / count,
+      tokenWeight: 1 / (targets * count),
+      sequences: session[form].map((row) => sequence(row, session.common, salt, scale)),
+    }
+  })
 }
 
 function targetsOf(path: readonly TreeNode[], trained: ReadonlySet<NodeId>, { chunk }: Scale): number {
@@ -101,12 +121,12 @@ function targetsOf(path: readonly TreeNode[], trained: ReadonlySet<NodeId>, { ch
   return nodes.reduce((sum, node) => sum + Math.ceil(node.tokenIds.length / chunk), 0)
 }
 
-function sequence(row: Row, common: ReadonlySet<NodeId>, member: number, scale: Scale): PackSequence {
+function sequence(row: Row, common: ReadonlySet<NodeId>, salt: number, scale: Scale): PackSequence {
   const tokenIds: number[] = []
   const mask: number[] = []
   const logprobs: number[] = []
   for (const node of row.path) {
-    const ids = thinned(node, common.has(node.id) ? 0 : member, scale)
+    const ids = thinned(node, common.has(node.id) ? 0 : salt, scale)
     const bit = row.trained.has(node.id) ? 1 : 0
     tokenIds.push(...ids)
     for (const id of ids) {
