@@ -46,7 +46,7 @@ export function standaloneSlots({ elastic }: RunConfig): number {
 }
 
 function leversText(elastic: RunConfig['elastic']): string {
-  const { stragglerQuorum, stragglerGrace, overCommit, demandAware, placement, kvHandover } = elastic
+  const { stragglerQuorum, stragglerGrace, overCommit, demandAware, placement, kvHandover, earlyForward } = elastic
   return [
     `carryOver ${carryOverText(elastic)}`,
     stragglerQuorum < 1 ? `stragglerQuorum ${stragglerQuorum} with grace ${stragglerGrace}` : 'no straggler cut',
@@ -54,6 +54,7 @@ function leversText(elastic: RunConfig['elastic']): string {
     `placement ${placement}`,
     ...(demandAware ? ['demandAware'] : []),
     ...(kvHandover ? ['kvHandover'] : []),
+    ...(earlyForward ? ['earlyForward'] : []),
   ].join(', ')
 }
 

@@ -52,6 +52,8 @@ describe('a lever', () => {
     ['  policy: qwengyre\n  overCommit: 1.5\n', /^q\.yaml:4:3: .*does not over-commit/],
     ['  policy: qwengyre\n  demandAware: true\n', /^q\.yaml:4:3: .*water level alone/],
     ['  policy: qwengyre\n  carryOverMax: 1\n', /^q\.yaml:4:3: .*phi is fixed/],
+    ['  policy: qwengyre\n  earlyForward: true\n', /^q\.yaml:4:3: .*trains complete groups/],
+    ['  policy: colocate\n  earlyForward: true\n', /^q\.yaml:4:3: colocate trains when every group is complete/],
     ['  carryOver: 1\n  carryOverMax: 0.5\n', /^q\.yaml:3:3: carryOver 1 is above carryOverMax 0\.5$/],
     ['  carryOver: 0.25\n  carryOverMin: 0.5\n  carryOverMax: 1\n', /carryOver 0\.25 is below carryOverMin 0\.5$/],
     ['  carryOverMin: 1\n  carryOverMax: 0.5\n', /^q\.yaml:3:3: carryOverMin 1 is above carryOverMax 0\.5$/],
@@ -59,6 +61,16 @@ describe('a lever', () => {
     ['  maxStaleness: 1\n  carryOver: 0.5\n', /^q\.yaml:4:3: carryOver 0\.5 allows more staleness than maxStaleness 1/],
   ])('that the policy cannot follow is refused with its line: %j', (text, message) => {
     expect(refusals(text)).toEqual([expect.stringMatching(message)])
+  })
+
+  test('earlyForward is off, and refused with an entropy bonus', () => {
+    for (const policy of ['elastic', 'qwengyre', 'colocate', 'async']) {
+      expect(load(`  policy: ${policy}\n`).config.elastic.earlyForward).toBe(false)
+    }
+    expect(dryRunReport(load('  earlyForward: true\n').config)).toMatch(/levers .*earlyForward/)
+    expect(refusals('  earlyForward: true\n', 'training.entropyWeight=0.01')).toEqual([
+      expect.stringMatching(/^q\.yaml:3:3: training\.entropyWeight 0\.01 is not linear in the advantage/),
+    ])
   })
 
   test('maxStaleness bounds what carryOverMax may reach, whatever the steps of a burst', () => {

@@ -18,6 +18,7 @@ type LeverName =
   | 'demandAware'
   | 'placement'
   | 'kvHandover'
+  | 'earlyForward'
 /** Every lever with its value; units as in the schema. */
 export type Levers = { readonly [Name in LeverName]: NonNullable<Elastic[Name]> }
 /** A run file whose levers are all named. */
@@ -33,6 +34,7 @@ const PUBLISHED: Levers = {
   demandAware: false,
   placement: 'latest',
   kvHandover: true,
+  earlyForward: false,
 }
 const POLICY_LEVERS: Readonly<Record<Policy, Levers>> = {
   elastic: { ...PUBLISHED, demandAware: true, placement: 'balanced', kvHandover: false },
@@ -59,6 +61,7 @@ export function leversOf({ elastic, training }: Pick<RunFile, 'elastic' | 'train
     demandAware: elastic.demandAware ?? preset.demandAware,
     placement: elastic.placement ?? preset.placement,
     kvHandover: elastic.kvHandover ?? preset.kvHandover,
+    earlyForward: elastic.earlyForward ?? preset.earlyForward,
   }
 }
 
@@ -119,6 +122,18 @@ const FORBIDDEN: readonly Forbidden[] = [
     why: 'colocate moves cells when nothing runs on them: take kvHandover out, or another policy',
   },
   {
+    policy: 'colocate',
+    key: 'earlyForward',
+    isAsked: ({ earlyForward }) => earlyForward === true,
+    why: 'colocate trains when every group is complete: take earlyForward out, or another policy',
+  },
+  {
+    policy: 'qwengyre',
+    key: 'earlyForward',
+    isAsked: ({ earlyForward }) => earlyForward === true,
+    why: `${PUBLISHED_ONLY}, which trains complete groups: take policy elastic`,
+  },
+  {
     policy: 'async',
     key: 'kvHandover',
     isAsked: ({ kvHandover }) => kvHandover === true,
@@ -159,7 +174,7 @@ export function leverFindings({ elastic, training }: RunFile): readonly Finding[
   const forbidden = FORBIDDEN.filter(
     ({ policy, isAsked }) => policy === elastic.policy && isAsked(elastic, stepsPerBurst),
   )
-  const found = forbidden.map(({ key, why }) => conflict(key, why))
+  const found = [...forbidden.map(({ key, why }) => conflict(key, why)), ...earlyFindings(elastic, training)]
   if (elastic.policy !== 'colocate') {
     return [...found, ...rangeFindings(elastic), ...stalenessFindings(elastic, stepsPerBurst)]
   }
@@ -167,6 +182,13 @@ export function leverFindings({ elastic, training }: RunFile): readonly Finding[
   if (carryOver === 0) return found
   const ignored = `colocate waits for every execution: carryOver ${carryOver} is taken as 0`
   return [...found, { ...conflict('carryOver', ignored), severity: 'warning' }]
+}
+
+/** What is computed before its advantage is known is scaled by it later: the entropy bonus would be, too. */
+function earlyFindings({ earlyForward }: Elastic, { entropyWeight }: RunFile['training']): readonly Finding[] {
+  if (earlyForward !== true || entropyWeight === 0) return []
+  const mend = 'take one of the two out'
+  return [conflict('earlyForward', `training.entropyWeight ${entropyWeight} is not linear in the advantage: ${mend}`)]
 }
 
 function rangeFindings({ carryOver, carryOverMin, carryOverMax }: Elastic): readonly Finding[] {

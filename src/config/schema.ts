@@ -259,6 +259,9 @@ const elastic = z
     kvHandover: toggle(
       'The engines an execution moves to fetch its key-value blocks from the leaving cell instead of computing them again. Default: by the policy.',
     ).optional(),
+    earlyForward: toggle(
+      'Members of a step that have nothing to do compute gradients of scored executions before their group is complete. Needs training.entropyWeight 0. Default: by the policy.',
+    ).optional(),
     handoverTimeout: duration('Time of such a hand-over. What has not come by then is computed again.').default('2s'),
     heartbeat: duration('Between two questions to a cell or a standalone engine whether it is alive.').default('2s'),
     healthTimeout: duration('Time of an answer to one of them; after that it counts as failed.').default('10s'),

@@ -8,7 +8,7 @@ import type { PublishedWeights } from '../ports/engine.ts'
 import type { SchedulerEvent } from '../scheduler/types.ts'
 import type { MicroBatch } from '../training/batch.ts'
 import type { Fact } from './controller-onlooker.ts'
-import type { CommandOf, ControllerOptions, StepSummary } from './controller-types.ts'
+import type { CommandOf, ControllerOptions, EarlyCut, HeldMicroStep, StepSummary } from './controller-types.ts'
 import type { Waits } from './controller-waits.ts'
 
 /** Between two tries to write to a full disk, doubled up to the longest. [ms] */
@@ -37,6 +37,8 @@ class CoreLost extends Error {}
 export class Books {
   readonly #deps: BooksDeps
   readonly #batches = new Map<GroupId, readonly MicroBatch[]>()
+  /** Micro-steps that a kept gradient can serve. */
+  readonly #held = new Map<GroupId, readonly HeldMicroStep[]>()
   /** Of the last checkpoint. */
   #published: PublishedWeights
   /** Summaries are handed over in order, and before the checkpoint that holds them. */
@@ -63,14 +65,33 @@ export class Books {
     return batch
   }
 
+  heldOf(groupId: GroupId, index: number): HeldMicroStep {
+    const held = this.#held.get(groupId)?.find((h) => h.index === index)
+    invariant(held !== undefined, `micro-step ${index} of group ${groupId} can be served by a kept gradient`)
+    return held
+  }
+
   async build(command: CommandOf<'build-micro-steps'>): Promise<SchedulerEvent> {
     const { groupId, step, attempt } = command
     const { options, waits, tell } = this.#deps
-    const building = options.work.microSteps(groupId, step)
-    const batches = await waits.within(building, options.deadlines.trainMs, `cutting group ${groupId} into micro-steps`)
+    const building = this.#cut(command)
+    const { batches, held } = await waits.within(
+      building,
+      options.deadlines.trainMs,
+      `cutting group ${groupId} into micro-steps`,
+    )
     this.#batches.set(groupId, batches)
+    this.#held.set(groupId, held)
     tell({ kind: 'group-assigned', groupId, step, microSteps: batches.length })
-    return { kind: 'micro-steps-built', groupId, step, attempt, count: batches.length }
+    const built = { kind: 'micro-steps-built', groupId, step, attempt, count: batches.length } as const
+    if (held.length === 0) return built
+    return { ...built, early: held.map(({ index, executionId }) => ({ index, executionId })) }
+  }
+
+  async #cut({ groupId, step, held = [] }: CommandOf<'build-micro-steps'>): Promise<EarlyCut> {
+    const { work } = this.#deps.options
+    if (held.length > 0 && work.early !== undefined) return work.early.microSteps(groupId, step, held)
+    return { batches: await work.microSteps(groupId, step), held: [] }
   }
 
   stepDone(summary: StepSummary): void {
@@ -115,7 +136,10 @@ export class Books {
       waits.within(work.checkpoint(summary), deadlines.checkpointMs, `making the checkpoint of step ${step} durable`),
     )
     this.#published = { folder, policyVersion }
-    for (const groupId of groups) this.#batches.delete(groupId)
+    for (const groupId of groups) {
+      this.#batches.delete(groupId)
+      this.#held.delete(groupId)
+    }
     tell({ kind: 'checkpoint', summary, durationMs: clock.now() - sinceMs })
     return { kind: 'checkpointed', step }
   }

@@ -6,15 +6,17 @@ import type { Cell, CellSupervisor } from '../ports/cell.ts'
 import type { SchedulerEvent } from '../scheduler/types.ts'
 import type { ForwardBackwardResult, MicroBatch } from '../training/batch.ts'
 import { MicroStepPace } from './controller-pace.ts'
-import type { CommandOf, ControllerDeadlines, RunWork } from './controller-types.ts'
+import { applyHeld, holdGradient, type EarlyDeps } from './controller-early.ts'
+import type { CommandOf, ControllerDeadlines, HeldMicroStep, RunWork } from './controller-types.ts'
 import type { Waits } from './controller-waits.ts'
 
 /** A death is usually noticed by its owner first; a peer that only felt it waits so long before it reports. [ms] */
 const PEER_GRACE_MS = 250
 const REDUCE_ATTEMPTS = 3
 
+type EarlyVerb = 'hold-gradient' | 'apply-held'
 export type CellVerb = CommandOf<
-  'enter-training' | 'join-step' | 'train' | 'reduce' | 'optimize' | 'publish' | 'restore-cell'
+  'enter-training' | 'join-step' | 'train' | EarlyVerb | 'reduce' | 'optimize' | 'publish' | 'restore-cell'
 >
 
 /** What the controller learns beside the event. */
@@ -34,9 +36,12 @@ export class CellCommands {
   readonly #work: RunWork
   readonly #reports: CellReports
   readonly #batchOf: (groupId: GroupId, index: number) => MicroBatch
+  readonly #heldOf: (groupId: GroupId, index: number) => HeldMicroStep
   readonly #folderOf: (policyVersion: number) => string
   readonly #pace = new MicroStepPace()
   #reduceFailures = 0
+  /** The core may keep gradients aside. */
+  #coreKeeps = false
 
   constructor(options: {
     readonly supervisor: CellSupervisor
@@ -46,6 +51,7 @@ export class CellCommands {
     readonly work: RunWork
     readonly reports: CellReports
     readonly batchOf: (groupId: GroupId, index: number) => MicroBatch
+    readonly heldOf: (groupId: GroupId, index: number) => HeldMicroStep
     readonly folderOf: (policyVersion: number) => string
   }) {
     this.#supervisor = options.supervisor
@@ -55,6 +61,7 @@ export class CellCommands {
     this.#work = options.work
     this.#reports = options.reports
     this.#batchOf = options.batchOf
+    this.#heldOf = options.heldOf
     this.#folderOf = options.folderOf
   }
 
@@ -106,6 +113,11 @@ export class CellCommands {
         return this.#join(command)
       case 'train':
         return this.#train(command)
+      case 'hold-gradient':
+        this.#coreKeeps ||= command.cell === 0
+        return holdGradient(this.#early(command.cell), command)
+      case 'apply-held':
+        return this.#applyHeld(command)
       case 'reduce':
         return this.#reduce(command)
       case 'optimize':
@@ -142,6 +154,22 @@ export class CellCommands {
     return { kind: 'micro-step-done', cell: command.cell, epoch, key: claim.key }
   }
 
+  #early(index: number): EarlyDeps {
+    const { trainMs } = this.#deadlines
+    const within = <T>(promise: Promise<T>, what: string): Promise<T> => this.#waits.within(promise, trainMs, what)
+    return { cell: this.cell(index), work: this.#work, within }
+  }
+
+  async #applyHeld(command: CommandOf<'apply-held'>): Promise<SchedulerEvent> {
+    const { groupId, index } = command.claim
+    const held = this.#heldOf(groupId, index)
+    const answer = await applyHeld(this.#early(command.cell), command, held.scale)
+    if (answer.kind === 'micro-step-done') {
+      this.#reports.trained(groupId, index, this.#batchOf(groupId, index), held.result)
+    }
+    return answer
+  }
+
   /** A satellite that is far slower than usual fails. The core has no deputy: it is only told of, up to the deadline. */
   async #withPatience<T>(command: CommandOf<'train'>, tokens: number, training: Promise<T>): Promise<T> {
     const { trainMs } = this.#deadlines
@@ -168,6 +196,7 @@ export class CellCommands {
   async #optimize(command: CommandOf<'optimize'>): Promise<SchedulerEvent> {
     const { epoch, key, step } = command
     if (command.empty) {
+      if (this.#coreKeeps) await this.#dropHeld(epoch)
       this.#reports.optimized(0)
     } else {
       const stepping = this.cell(0).optimizerStep(epoch, key, this.#work.optimizer(step))
@@ -175,6 +204,12 @@ export class CellCommands {
       this.#reports.optimized(gradientNorm)
     }
     return { kind: 'optimized', epoch, step }
+  }
+
+  /** No weights change after an empty step, so what the core keeps aside would stay. */
+  async #dropHeld(epoch: number): Promise<void> {
+    await this.#within('switchMs', this.cell(0).dropHeld?.(epoch) ?? Promise.resolve(), 'dropping kept gradients')
+    this.#coreKeeps = false
   }
 
   async #publish(command: CommandOf<'publish'>): Promise<SchedulerEvent> {

@@ -50,6 +50,7 @@ export class Commands {
       waits,
       work,
       batchOf: (groupId, index) => this.#books.batchOf(groupId, index),
+      heldOf: (groupId, index) => this.#books.heldOf(groupId, index),
       folderOf: (version) => this.#books.folderOf(version),
       reports: {
         trained: (groupId, index, batch, result) => {
@@ -122,6 +123,8 @@ export class Commands {
       'build-micro-steps': (command) => this.#books.build(command),
       'join-step': onCell,
       train: onCell,
+      'hold-gradient': onCell,
+      'apply-held': onCell,
       reduce: onCell,
       optimize: onCell,
       'step-done': (command) => this.#stepDone(command),

@@ -23,7 +23,7 @@ function usageKey(state: SchedulerState, index: number): UsageKey {
   }
   if (cell?.phase === 'training') {
     const gathers = index === 0 && (state.openStep?.phase ?? 'open') !== 'open'
-    return cell.claim !== undefined || gathers ? 'trainingBusyMs' : 'trainingIdleMs'
+    return cell.claim !== undefined || cell.early !== undefined || gathers ? 'trainingBusyMs' : 'trainingIdleMs'
   }
   return OUTSIDE_A_ROLE[cell?.phase ?? 'failed'] ?? 'failedMs'
 }
@@ -74,6 +74,7 @@ export class StepMeter {
   #slotLoadMax = 0
   #executionsCut = 0
   #tokensHandedOver = 0
+  #earlyMicroSteps = 0
 
   constructor(nowMs: number) {
     this.#beganMs = nowMs
@@ -91,7 +92,8 @@ export class StepMeter {
   }
 
   command(command: Command, nowMs: number): void {
-    if (command.kind === 'train') this.#firstClaimMs ??= nowMs
+    if (command.kind === 'train' || command.kind === 'apply-held') this.#firstClaimMs ??= nowMs
+    if (command.kind === 'apply-held') this.#earlyMicroSteps++
     if (command.kind === 'reduce') this.#gatherMs = nowMs
     if (command.kind === 'optimize') this.#optimizeMs = nowMs
     if (command.kind === 'cut-execution') this.#executionsCut++
@@ -131,6 +133,7 @@ export class StepMeter {
       optimize_ms: nowMs - optimizeAt,
       carry_over: this.#carryOver,
       executions_cut: this.#executionsCut,
+      ...(this.#earlyMicroSteps > 0 && { early_micro_steps: this.#earlyMicroSteps }),
       handed_over_tokens: this.#tokensHandedOver,
       over_commit: this.#overCommit,
       slot_load_max: this.#slotLoadMax,
@@ -148,6 +151,7 @@ export class StepMeter {
 
   #reset(nowMs: number): void {
     this.#results.clear()
+    this.#earlyMicroSteps = 0
     this.#beganMs = nowMs
     this.#firstClaimMs = undefined
     this.#gatherMs = undefined
@@ -176,7 +180,7 @@ export function snapshotOf(state: SchedulerState): ControllerSnapshot {
     cells: state.cells.map((cell, index) => ({
       phase: cell.phase,
       executions: slotsUsed(state, { kind: 'cell', index }),
-      busy: cell.claim !== undefined,
+      busy: cell.claim !== undefined || cell.early !== undefined,
     })),
     standalone: state.standalone.map((engine, index) => ({
       phase: engine.phase,

@@ -1,7 +1,7 @@
 /** @file What the live controller needs from its surroundings, and what it tells them. */
 import type { Clock, Timers } from '../core/clock.ts'
 import type { CellId, ExecutionId, GroupId } from '../core/ids.ts'
-import type { CellSupervisor } from '../ports/cell.ts'
+import type { CellSupervisor, HeldResult } from '../ports/cell.ts'
 import type { StandaloneEngine } from '../ports/engine.ts'
 import type { ForwardingPoint } from '../ports/forwarding.ts'
 import type { Command, CreatedGroup, SchedulerState } from '../scheduler/types.ts'
@@ -30,6 +30,8 @@ export interface RunWork {
    * for the same group when a step starts over. An empty list is a group without gradient.
    */
   microSteps(groupId: GroupId, step: number): Promise<readonly MicroBatch[]>
+  /** Work on executions before their group is complete; a run without it does none. */
+  readonly early?: EarlyWork
   objective(): Objective
   /** @param step steps done before it. */
   optimizer(step: number): OptimizerParams
@@ -45,6 +47,33 @@ export interface RunWork {
   observe?(groupId: GroupId, batch: MicroBatch, result: ForwardBackwardResult): void
 }
 
+/** What makes gradients of executions useful before their advantage is known. */
+export interface EarlyWork {
+  /**
+   * Micro-step of one scored execution with token weights of 1 and the supposed sign as its advantage; undefined when it
+   * has no gradient, or needs more than one micro-step.
+   */
+  batch(executionId: ExecutionId): MicroBatch | undefined
+  /** A member of this step keeps the gradient of what `batch` gave. */
+  held(executionId: ExecutionId, step: number, batch: MicroBatch, result: HeldResult): void
+  /** As `microSteps`, but those of `held` whose gradient can serve are a micro-step each. */
+  microSteps(groupId: GroupId, step: number, held: readonly ExecutionId[]): Promise<EarlyCut>
+}
+
+export interface EarlyCut {
+  readonly batches: readonly MicroBatch[]
+  readonly held: readonly HeldMicroStep[]
+}
+
+/** A micro-step whose gradient is `scale` times the one that is kept of its execution. */
+export interface HeldMicroStep {
+  readonly index: number
+  readonly executionId: ExecutionId
+  readonly scale: number
+  /** What computing it would have given. */
+  readonly result: ForwardBackwardResult
+}
+
 export interface StepSummary {
   /** Steps done after this one, from 1. */
   readonly step: number
@@ -53,7 +82,7 @@ export interface StepSummary {
   /**
    * loss, entropy, gradient_norm, clipped_tokens, masked_tokens, micro_steps, staleness_mean, staleness_max [steps],
    * step_ms, train_ms, reduce_ms, optimize_ms; and of the time since the step before: carry_over (phi) [steps],
-   * executions_cut, handed_over_tokens, over_commit (executions allowed per slot), slot_load_max (most running
+   * executions_cut, early_micro_steps (where there are any), handed_over_tokens, over_commit (executions allowed per slot), slot_load_max (most running
    * executions per slot in rollout).
    */
   readonly metrics: Readonly<Record<string, number>>

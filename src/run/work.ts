@@ -10,11 +10,13 @@ import type { ExecutionRow, LeafRow, StepRow, Store } from '../ports/store.ts'
 import type { CreatedGroup } from '../scheduler/types.ts'
 import type { AdvantageEstimator } from '../training/advantages.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../training/batch.ts'
+import type { PackExecution, PackedMicroStep } from '../training/forest.ts'
 import { packMicroSteps } from '../training/pack.ts'
 import { type StepMember, trainingStep } from '../training/step.ts'
 import { admit } from '../trajectory/admission.ts'
 import { ExecutionTree } from '../trajectory/tree.ts'
 import type { CheckpointSummary, Controller, RunWork, StepSummary } from './controller-types.ts'
+import { type EarlyDeps, EarlyForward } from './early-forward.ts'
 import { RunCounters } from './counters.ts'
 import { type ExecutionDeps, type ExecutionReport, runExecution } from './execution.ts'
 import type { FailureWatch } from './failure-watch.ts'
@@ -55,6 +57,7 @@ export interface WorkDeps {
 }
 
 export class TrainingWork implements RunWork {
+  readonly early: EarlyForward
   readonly #deps: WorkDeps
   readonly #stop = new AbortController()
   readonly #running = new Set<Promise<void>>()
@@ -69,6 +72,13 @@ export class TrainingWork implements RunWork {
   constructor(deps: WorkDeps, watch: FailureWatch) {
     this.#deps = deps
     this.#watch = watch
+    this.early = new EarlyForward({
+      maxTokens: deps.settings.maxMicroStepTokens,
+      scored: (executionId) => this.#scored(executionId),
+      executions: async (groupId) => this.#executions(groupId),
+      pack: (executions) => this.#pack(executions),
+      expect: (groupId, step, packed) => this.#observer.expect(groupId, step, packed),
+    })
   }
 
   /** The controller to report to; called once before it runs. */
@@ -183,6 +193,22 @@ export class TrainingWork implements RunWork {
   }
 
   async microSteps(groupId: GroupId, step: number): Promise<readonly MicroBatch[]> {
+    const packed = this.#pack(await this.#executions(groupId))
+    this.#observer.expect(groupId, step, packed)
+    return packed.map((p) => p.batch)
+  }
+
+  #pack(executions: readonly PackExecution[]): readonly PackedMicroStep[] {
+    const { settings } = this.#deps
+    return packMicroSteps(executions, {
+      maxTokens: settings.maxMicroStepTokens,
+      mergePrefix: true,
+      minMicroSteps: settings.microStepsPerGroup,
+    })
+  }
+
+  /** Of a complete group, those that carry gradient, with their token weights in the step; says what became of leaves. */
+  async #executions(groupId: GroupId): Promise<readonly PackExecution[]> {
     const { settings, store } = this.#deps
     const rows = presentAttempts(store.executions(groupId))
     const members = rows.map((row) => this.#member(row))
@@ -192,14 +218,17 @@ export class TrainingWork implements RunWork {
       const rowsOfLeaves = teaches ? leaves : leaves.map(withoutGradient)
       await this.#write(() => store.putLeaves(member.executionId, rowsOfLeaves))
     }
-    const executions = cut.executions.map((e) => ({ ...e, tokenWeight: e.tokenWeight / settings.groupsPerStep }))
-    const packed = packMicroSteps(executions, {
-      maxTokens: settings.maxMicroStepTokens,
-      mergePrefix: true,
-      minMicroSteps: settings.microStepsPerGroup,
-    })
-    this.#observer.expect(groupId, step, packed)
-    return packed.map((p) => p.batch)
+    return cut.executions.map((e) => ({ ...e, tokenWeight: e.tokenWeight / settings.groupsPerStep }))
+  }
+
+  #scored(executionId: ExecutionId): ReturnType<EarlyDeps['scored']> {
+    const row = this.#row(executionId)
+    const { member } = this.#member(row)
+    const siblings = presentAttempts(this.#deps.store.executions(row.groupId))
+    const rewards = siblings.flatMap(({ state, reward }) =>
+      state === 'scored' && reward !== undefined ? [reward] : [],
+    )
+    return { trajectories: member.trajectories, reward: member.reward ?? 0, rewards }
   }
 
   #member(row: ExecutionRow): { member: StepMember; leaves: readonly LeafRow[] } {

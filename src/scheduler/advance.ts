@@ -6,6 +6,7 @@
 import type { ExecutionId } from '../core/ids.ts'
 import { accountTime } from './carry-over.ts'
 import { checkpointed, cutBurst, endBurst, optimized, publish } from './burst.ts'
+import { beginEarly, gradientHeld, gradientRefused } from './early.ts'
 import { groupsCreated, openBurst, replaceLost } from './dispatch.ts'
 import { admit, attemptCreated, executionEnded, executionFailed, executionResolved } from './executions.ts'
 import {
@@ -183,6 +184,12 @@ function applyToCell(tick: Tick, cell: DraftCell, event: CellEvent): void {
     case 'micro-step-done':
       microStepDone(tick, cell, event.key)
       return
+    case 'gradient-held':
+      gradientHeld(tick, cell, event.key)
+      return
+    case 'gradient-refused':
+      gradientRefused(tick, cell, event.key)
+      return
     case 'published':
       published(tick, cell, event.version)
       return
@@ -217,9 +224,9 @@ function published(tick: Tick, cell: DraftCell, version: number): void {
 const ALWAYS = [restore, admit, rollBack, cutStragglers]
 /**
  * Nobody joins a step that is complete, and claims come before the water level: a satellite moves for what the present
- * members leave.
+ * members leave. What nobody waits for comes last.
  */
-const RUNNING = [...ALWAYS, assign, replaceLost, cutBurst, closeStep, join, claim, checkWaterLevel]
+const RUNNING = [...ALWAYS, assign, replaceLost, cutBurst, closeStep, join, claim, checkWaterLevel, beginEarly]
 const PUBLISHING = [...ALWAYS, publish, publishStandalone, endBurst]
 
 function settle(tick: Tick): void {

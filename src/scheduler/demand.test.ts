@@ -42,8 +42,8 @@ function scene({ cells, queued = 0, built = 0, building = 0, ready = 0 }: Scene)
     claim: phase === 'training*' ? { groupId: groupId('g'), index: 9, key: `${index}` } : undefined,
   })
   const groups: StepSlot['groups'] = [
-    ...Array.from({ length: built }, (_, i) => ({ groupId: groupId(`b${i}`), microSteps: 2 })),
-    ...Array.from({ length: building }, (_, i) => ({ groupId: groupId(`u${i}`), microSteps: undefined })),
+    ...Array.from({ length: built }, (_, i) => ({ groupId: groupId(`b${i}`), microSteps: 2, early: [] })),
+    ...Array.from({ length: building }, (_, i) => ({ groupId: groupId(`u${i}`), microSteps: undefined, early: [] })),
   ]
   const queue = Array.from({ length: queued }, (_, index) => ({ groupId: groupId('b0'), index }))
   const waiting = Array.from({ length: ready }, (_, i): GroupSlot => ({
@@ -63,7 +63,7 @@ function scene({ cells, queued = 0, built = 0, building = 0, ready = 0 }: Scene)
     prefix,
     burst: { ...base.burst, stepsLeft: 1 },
     cells: cells.map((c, index) => slot(c, index)),
-    openStep: { index: 0, attempt: 1, phase: 'open', groups, queue },
+    openStep: { index: 0, attempt: 1, phase: 'open', groups, queue, tried: [] },
     groups: waiting,
   }
 }

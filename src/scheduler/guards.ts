@@ -7,6 +7,7 @@ import { dispatchDepth, isResolved, isUnfinished } from './state.ts'
 import type {
   CellSlot,
   CreatedGroup,
+  EarlyGradient,
   ExecutionSlot,
   GroupSlot,
   SchedulerState,
@@ -85,7 +86,13 @@ export const GUARDS = {
   /** The core holds the weights: [I6] */
   coreIsIn: (core: CellSlot | undefined): boolean => core?.joined === true,
   /** [I6, I7] */
-  mayClaim: (cell: CellSlot): boolean => cell.joined && cell.claim === undefined,
+  mayClaim: (cell: CellSlot): boolean => cell.joined && cell.claim === undefined && cell.early === undefined,
+  /** Of a gradient to be kept: [I7] */
+  isOfEarly: (cell: CellSlot, key: string): boolean => cell.early?.key === key,
+  /** Only its holder has it: [I7] */
+  mayApply: (cell: CellSlot, kept: EarlyGradient): boolean => cell.kept.some(({ key }) => key === kept.key),
+  /** A kept gradient serves once: [I7] */
+  staysKept: (kept: EarlyGradient, applied: string): boolean => kept.key !== applied,
   /** A lost member's work returns while its gradient is not gathered: [I7] */
   returnsWork: (step: StepSlot): boolean => step.phase === 'open',
   /** [I7] */

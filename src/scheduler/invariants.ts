@@ -6,6 +6,7 @@
  * alone: it begins only when the slots that stay hold everything unfinished, and sends nothing beyond the slots of its
  * new destination. So a move never makes an execution wait, or take turns, that did not before.
  */
+import { MOST_KEPT } from './early.ts'
 import { mostExecutions } from './over-commit.ts'
 import { sameDestination, slotsUsed } from './place.ts'
 import { stalenessBound } from './staleness.ts'
@@ -102,6 +103,13 @@ function membership({ openStep }: SchedulerState, index: number, cell: CellSlot,
   report(`I6 cell ${index} is a member without training`, !(cell.joined || cell.joining) || cell.phase === 'training')
   report(`I6 cell ${index} works without being a member`, cell.claim === undefined || cell.joined)
   report(`I6 cell ${index} is a member of nothing`, !cell.joined || openStep !== undefined)
+  const { early, kept } = cell
+  report(
+    `I7 cell ${index} keeps gradients of weights it may not have`,
+    cell.joined || (early === undefined && kept.length === 0),
+  )
+  report(`I7 cell ${index} keeps more gradients than it may`, kept.length <= MOST_KEPT)
+  report(`I7 cell ${index} does two things at once`, early === undefined || cell.claim === undefined)
 }
 
 function move(state: SchedulerState, members: Members, report: Report): void {
@@ -140,6 +148,8 @@ function training(state: SchedulerState, report: Report): void {
     return
   }
   report('I7 the open step is not the next one', step.index === state.step)
+  const kept = state.cells.flatMap((cell) => [...cell.kept, ...(cell.early === undefined ? [] : [cell.early])])
+  report('I7 a gradient is kept twice', new Set(kept.map((k) => k.executionId)).size === kept.length)
   if (step.phase !== 'optimizing') {
     const there = [...step.queue, ...claims, ...accumulated].map((id) => `${id.groupId}/${id.index}`).toSorted()
     const expected = allMicroSteps(step)

@@ -31,6 +31,7 @@ const SHAPE: Shape = {
   stragglerGrace: 0,
   overCommit: 1,
   kvHandover: true,
+  earlyForward: true,
   totalSteps: 8,
   trainingCells: 1,
   demandAware: false,
@@ -42,6 +43,8 @@ const NO_CARRY_OVER = { carryOver: 0, carryOverMin: 0, carryOverMax: 0 }
 const BESIDE = { standaloneSlots: [3, 2], cells: 2 }
 /** Few slots and many attempts: what a level off by one cell needs to show. */
 const TIGHT = { ...NO_CARRY_OVER, cells: 2, cellSlots: 4, groupSize: 4, groupsPerStep: 1, totalSteps: 12 }
+/** Cells that train while engines beside them hold every execution: most groups are waited for. */
+const EARLY = { groupSize: 6, cellSlots: 40, totalSteps: 12, standaloneSlots: [40] }
 const DEATHS = { deaths: 16, lostAnswers: 8, executionFailures: 48 }
 const ECHOES = { ...DEATHS, echoes: 200 }
 
@@ -119,7 +122,23 @@ const MUTATIONS: Readonly<Record<keyof Guards, Mutation>> = {
     caught: /I6 .* joins while weights change/,
   },
   coreIsIn: { broken: { coreIsIn: yes }, caught: /I6 members without the core/ },
-  mayClaim: { broken: { mayClaim: yes }, caught: /I6 .* works without being a member/ },
+  mayClaim: { broken: { mayClaim: yes }, caught: /I6 .* works without being a member|I7 cell . keeps gradients/ },
+  isOfEarly: {
+    broken: { isOfEarly: yes },
+    config: EARLY,
+    faults: { echoes: 400 },
+    caught: /I7 a gradient is applied that the cell does not keep/,
+  },
+  mayApply: {
+    broken: { mayApply: yes },
+    config: EARLY,
+    caught: /I7 a gradient is applied that the cell does not keep/,
+  },
+  staysKept: {
+    broken: { staysKept: yes },
+    config: EARLY,
+    caught: /I7 a gradient is applied that the cell does not keep/,
+  },
   returnsWork: { broken: { returnsWork: no }, faults: DEATHS, caught: /I7/ },
   isComplete: { broken: { isComplete: yes }, caught: /I7 a step ends/ },
   isReducing: { broken: { isReducing: yes }, faults: ECHOES, caught: /I7/ },

@@ -16,6 +16,28 @@ describe('any history of any cluster keeps every invariant and ends', () => {
   }
 })
 
+test('gradients kept of executions count once, whoever dies, refuses or leaves', () => {
+  const counts = { applied: 0, refused: 0, lost: 0 }
+  fc.assert(
+    fc.property(shapes, faultsOfAnyKind, fc.integer({ min: 4, max: 8 }), (shape, options, groupSize) => {
+      // Engines beside the cells hold every execution, so that the cells train all the time.
+      const waiting = { ...shape, groupSize, standaloneSlots: [64], earlyForward: true }
+      const { log, state } = play(configOf('elastic', waiting), { ...options, enginesReturn: true })
+      expect(state.phase).toBe('done')
+      const applied = log.filter((c) => c.kind === 'apply-held')
+      const trained = log.filter((c) => c.kind === 'train')
+      const name = ({ step, attempt, claim }: (typeof applied)[number] | (typeof trained)[number]): string =>
+        `${step}.${attempt} ${claim.groupId}/${claim.index}`
+      const again = new Set(trained.map(name))
+      counts.applied += applied.length
+      counts.refused += applied.filter((c) => again.has(name(c))).length
+      counts.lost += log.filter((c) => c.kind === 'hold-gradient').length - applied.length
+    }),
+    { numRuns: HISTORIES, seed: SEED },
+  )
+  expect(Math.min(counts.applied, counts.refused, counts.lost)).toBeGreaterThan(0)
+}, 600_000)
+
 test('a burst that fills up early waits for the groups it still asked for', () => {
   const config = withLeversOff({
     policy: 'async',

@@ -75,13 +75,13 @@ function group(id: string, dispatchVersion: number, phase: GroupPhase): GroupSlo
 
 /** A burst that began at step 2, with `taken` groups in its first step. Of v = 0 two are still out. */
 function secondBurst(taken: number, old: GroupPhase): SchedulerState {
-  const inStep = Array.from({ length: taken }, (_, i) => ({ groupId: groupId(`t${i}`), microSteps: 1 }))
+  const inStep = Array.from({ length: taken }, (_, i) => ({ groupId: groupId(`t${i}`), microSteps: 1, early: [] }))
   return {
     ...initialState(config),
     step: 2,
     policyVersion: 2,
     groups: [group('old1', 0, old), group('old2', 0, old), group('new', 2, 'ready')],
-    openStep: { index: 2, attempt: 1, phase: 'open', groups: inStep, queue: [] },
+    openStep: { index: 2, attempt: 1, phase: 'open', groups: inStep, queue: [], tried: [] },
   }
 }
 

@@ -30,6 +30,7 @@ const ALL: Partial<SchedulerConfig> = {
   demandAware: true,
   placement: 'balanced',
   kvHandover: true,
+  earlyForward: false,
 }
 
 describe('levers', () => {

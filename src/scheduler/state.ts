@@ -119,6 +119,8 @@ function freshCell(policyVersion: number, epoch: number): CellSlot {
     restarts: 0,
     claim: undefined,
     accumulated: [],
+    early: undefined,
+    kept: [],
   }
 }
 

@@ -1,11 +1,12 @@
 /** @file Streaming steps: groups are assigned as they become ready, members claim micro-steps (E7, E9, E10, E11). */
 import type { GroupId } from '../core/ids.ts'
+import { forgetEarly, heldBy, takeNext } from './early.ts'
 import { nextSerial } from './tick.ts'
 import type { Draft, DraftCell, DraftState, DraftStep, Tick } from './tick.ts'
-import type { MicroStepId, StepSlot } from './types.ts'
+import type { EarlyMicroStep, MicroStepId, StepSlot } from './types.ts'
 
 export function freshStep(state: DraftState): DraftStep {
-  return { index: state.step, attempt: nextSerial(state), phase: 'open', groups: [], queue: [] }
+  return { index: state.step, attempt: nextSerial(state), phase: 'open', groups: [], queue: [], tried: [] }
 }
 
 /** E7: the group that is ready longest and leaves more urgent ones their place. */
@@ -19,20 +20,34 @@ export function assign(tick: Tick): boolean {
   const group = ready.find((g) => tick.guards.mayAssign(state, g))
   if (group === undefined) return false
   group.phase = 'assigned'
-  step.groups.push({ groupId: group.groupId, microSteps: undefined })
-  tick.commands.push({ kind: 'build-micro-steps', groupId: group.groupId, step: step.index, attempt: step.attempt })
+  step.groups.push({ groupId: group.groupId, microSteps: undefined, early: [] })
+  const held = heldBy(state, group.groupId)
+  tick.commands.push({
+    kind: 'build-micro-steps',
+    groupId: group.groupId,
+    step: step.index,
+    attempt: step.attempt,
+    ...(held.length > 0 && { held }),
+  })
   return true
 }
 
 export function microStepsBuilt(
   tick: Tick,
-  event: { readonly groupId: GroupId; readonly step: number; readonly attempt: number; readonly count: number },
+  event: {
+    readonly groupId: GroupId
+    readonly step: number
+    readonly attempt: number
+    readonly count: number
+    readonly early?: readonly EarlyMicroStep[]
+  },
 ): void {
   const step = tick.state.openStep
   if (step === undefined || !tick.guards.isOfStep(step, event.step, event.attempt)) return
   const group = step.groups.find((g) => g.groupId === event.groupId)
   if (group === undefined || group.microSteps !== undefined) return
   group.microSteps = event.count
+  group.early = [...(event.early ?? [])]
   step.queue.push(...idsOf(event.groupId, event.count))
 }
 
@@ -69,28 +84,29 @@ export function joined(tick: Tick, cell: DraftCell, stepIndex: number): void {
   cell.accumulated = []
 }
 
-/** E10: idle members take the oldest micro-steps. */
+/** E10: idle members take the oldest micro-steps, but first what they keep the gradient of. */
 export function claim(tick: Tick): boolean {
   const { state } = tick
   const step = state.openStep
   if (step?.phase !== 'open') return false
-  let claimed = false
+  let hasClaimed = false
   for (const [index, cell] of state.cells.entries()) {
     if (!tick.guards.mayClaim(cell)) continue
-    const next = step.queue.shift()
-    if (next === undefined) break
-    cell.claim = { ...next, key: `${step.index}.${step.attempt}.${nextSerial(state)}` }
-    tick.commands.push({
-      kind: 'train',
-      cell: index,
-      epoch: cell.epoch,
-      step: step.index,
-      attempt: step.attempt,
-      claim: { ...cell.claim },
-    })
-    claimed = true
+    const next = takeNext(tick, step, cell)
+    if (next === undefined) continue
+    const { microStep, held } = next
+    const taken = { ...microStep, key: `${step.index}.${step.attempt}.${nextSerial(state)}` }
+    const to = { cell: index, epoch: cell.epoch, step: step.index, attempt: step.attempt }
+    if (held === undefined) {
+      cell.claim = taken
+      tick.commands.push({ kind: 'train', ...to, claim: { ...taken } })
+    } else {
+      cell.claim = { ...taken, held }
+      tick.commands.push({ kind: 'apply-held', ...to, claim: { ...taken, held } })
+    }
+    hasClaimed = true
   }
-  return claimed
+  return hasClaimed
 }
 
 export function microStepDone(tick: Tick, cell: DraftCell, key: string): void {
@@ -109,6 +125,7 @@ export function returnWork(tick: Tick, cell: DraftCell): void {
     step.queue.unshift(...accumulated, ...claimed)
     cell.accumulated = []
   }
+  if (step !== undefined) forgetEarly(step, cell)
   leaveStep(cell)
 }
 
@@ -117,6 +134,8 @@ export function leaveStep(cell: DraftCell): void {
   cell.joining = false
   cell.joinFailures = 0
   cell.claim = undefined
+  cell.early = undefined
+  cell.kept = []
 }
 
 /** E11, first half: everything is accumulated, so the core gathers it. */
@@ -162,6 +181,7 @@ export function redoStep(tick: Tick): void {
   step.phase = 'open'
   step.attempt = nextSerial(tick.state)
   step.queue = allMicroSteps(step)
+  step.tried = []
   clearMembers(tick.state)
 }
 

@@ -36,10 +36,17 @@ export function draftOf(state: SchedulerState): DraftState {
     ...state,
     burst: { ...state.burst },
     groups: state.groups.map((g) => ({ ...g })),
-    cells: state.cells.map((c) => ({ ...c, accumulated: [...c.accumulated] })),
+    cells: state.cells.map((c) => ({ ...c, accumulated: [...c.accumulated], kept: [...c.kept] })),
     standalone: state.standalone.map((s) => ({ ...s })),
     openStep:
-      step === undefined ? undefined : { ...step, groups: step.groups.map((g) => ({ ...g })), queue: [...step.queue] },
+      step === undefined
+        ? undefined
+        : {
+            ...step,
+            groups: step.groups.map((g) => ({ ...g, early: [...g.early] })),
+            queue: [...step.queue],
+            tried: [...step.tried],
+          },
     transfer: state.transfer === undefined ? undefined : { ...state.transfer },
     history: { completions: [...state.history.completions], bursts: [...state.history.bursts] },
     load: { ...state.load },

@@ -18,6 +18,7 @@ const BASE = configOf('elastic', {
   carryOverAbove: 0,
   stragglerQuorum: 1,
   stragglerGrace: 0,
+  earlyForward: false,
   overCommit: 1,
   kvHandover: true,
   totalSteps: 3,

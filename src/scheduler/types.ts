@@ -44,6 +44,8 @@ export interface SchedulerConfig {
   readonly overCommit: number
   /** Destinations fetch the key-value blocks of a leaving cell before its requests are cancelled. */
   readonly kvHandover: boolean
+  /** Idle members of the open step compute gradients of scored executions before their group is complete. */
+  readonly earlyForward: boolean
   /** The run ends after so many optimizer steps. */
   readonly totalSteps: number
   /** Cells that always train under `async`; ignored by the others. */
@@ -138,6 +140,24 @@ export interface CellSlot {
   readonly claim: Claim | undefined
   /** Micro-steps in its accumulated gradient. */
   readonly accumulated: readonly MicroStepId[]
+  /** Gradient it computes now, to be kept aside. Never beside a claim. */
+  readonly early: EarlyGradient | undefined
+  /** Gradients it keeps aside under the weights of the open step. */
+  readonly kept: readonly EarlyGradient[]
+}
+
+/** The gradient of an execution before its advantage is known. */
+export interface EarlyGradient {
+  readonly groupId: GroupId
+  readonly executionId: ExecutionId
+  /** Unique over the run; its name in the cell that keeps it. */
+  readonly key: string
+}
+
+/** A micro-step that holds one execution, so that a gradient kept of it can serve. */
+export interface EarlyMicroStep {
+  readonly index: number
+  readonly executionId: ExecutionId
 }
 
 export interface MicroStepId {
@@ -148,6 +168,8 @@ export interface MicroStepId {
 export interface Claim extends MicroStepId {
   /** Unique over the run; the idempotency key of the delivery. */
   readonly key: string
+  /** Key of the gradient kept in the cell that is added instead of computing one. */
+  readonly held?: string | undefined
 }
 
 export interface StepSlot {
@@ -160,8 +182,12 @@ export interface StepSlot {
     readonly groupId: GroupId
     /** Micro-steps it was cut into; undefined while they are being built. */
     readonly microSteps: number | undefined
+    /** Those that a kept gradient can serve. */
+    readonly early: readonly EarlyMicroStep[]
   }[]
   readonly queue: readonly MicroStepId[]
+  /** Executions whose gradient a present member was told to keep, whatever came of it. */
+  readonly tried: readonly ExecutionId[]
 }
 
 export interface BurstSlot {
@@ -295,10 +321,15 @@ export type SchedulerEvent =
       readonly step: number
       readonly attempt: number
       readonly count: number
+      /** Those that hold one execution whose kept gradient can serve; absent for none. */
+      readonly early?: readonly EarlyMicroStep[]
     }
   | { readonly kind: 'joined'; readonly cell: number; readonly epoch: number; readonly step: number }
   | { readonly kind: 'join-failed'; readonly cell: number; readonly epoch: number; readonly step: number }
   | { readonly kind: 'micro-step-done'; readonly cell: number; readonly epoch: number; readonly key: string }
+  | { readonly kind: 'gradient-held'; readonly cell: number; readonly epoch: number; readonly key: string }
+  /** It is not kept, or cannot serve; the cell is well. `key` is that of the gradient to keep, or of the claim. */
+  | { readonly kind: 'gradient-refused'; readonly cell: number; readonly epoch: number; readonly key: string }
   /** These three carry the step of their command: the epoch of the core outlives its steps. */
   | { readonly kind: 'reduced'; readonly epoch: number; readonly step: number }
   | { readonly kind: 'reduce-failed'; readonly epoch: number; readonly step: number }
@@ -372,7 +403,14 @@ export type Command =
   /** -> entered-training */
   | { readonly kind: 'enter-training'; readonly cell: number; readonly epoch: number }
   /** -> micro-steps-built */
-  | { readonly kind: 'build-micro-steps'; readonly groupId: GroupId; readonly step: number; readonly attempt: number }
+  | {
+      readonly kind: 'build-micro-steps'
+      readonly groupId: GroupId
+      readonly step: number
+      readonly attempt: number
+      /** Members whose gradient is kept by a member of the step; absent for none. */
+      readonly held?: readonly ExecutionId[]
+    }
   /** Zero the gradient; a satellite first pulls the core's weights. -> joined | join-failed */
   | { readonly kind: 'join-step'; readonly cell: number; readonly epoch: number; readonly step: number }
   /** -> micro-step-done */
@@ -383,6 +421,23 @@ export type Command =
       readonly step: number
       readonly attempt: number
       readonly claim: Claim
+    }
+  /** Compute the gradient of an execution and keep it aside. -> gradient-held | gradient-refused */
+  | {
+      readonly kind: 'hold-gradient'
+      readonly cell: number
+      readonly epoch: number
+      readonly step: number
+      readonly early: EarlyGradient
+    }
+  /** Add the kept gradient that `claim.held` names, scaled. -> micro-step-done | gradient-refused */
+  | {
+      readonly kind: 'apply-held'
+      readonly cell: number
+      readonly epoch: number
+      readonly step: number
+      readonly attempt: number
+      readonly claim: Claim & { readonly held: string }
     }
   /** The core adds the gradients of these cells, in this order. -> reduced | reduce-failed */
   | { readonly kind: 'reduce'; readonly epoch: number; readonly step: number; readonly from: readonly number[] }

@@ -119,6 +119,7 @@ function configOf(rng: Rng): SchedulerConfig {
     stragglerGrace: isCutting ? 0.5 : 0,
     overCommit: hasLevers && rng.below(3) === 0 ? 1.5 : 1,
     kvHandover: policy !== 'qwengyre' && rng.below(2) === 0,
+    earlyForward: false,
   }
 }
 

@@ -13,8 +13,10 @@ import type { Command, SchedulerConfig, SchedulerEvent, SchedulerState } from '.
 export interface Workload {
   /** How long a member of the n-th group runs. [ms] */
   readonly executionMs: (group: number, member: number) => number
-  /** A group is two micro-steps of this length. [ms] */
+  /** A group is two micro-steps of this length; each of its executions is an equal part of both. [ms] */
   readonly microStepMs: number
+  /** The gradient of one execution alone takes so many times its part of the group: it does not share prefixes. Default 1. */
+  readonly aloneFactor?: number
   /** A change of role. [ms] */
   readonly moveMs: number
   /** Share of its time that an execution generates; the rest it waits for tools. */
@@ -29,6 +31,9 @@ export interface FluidRun {
   readonly carryOvers: readonly number[]
   readonly staleness: readonly { readonly mean: number; readonly max: number }[]
   readonly moves: number
+  /** Gradients computed before their group was complete, and those of them that were used. */
+  readonly early: number
+  readonly applied: number
   readonly cuts: number
   /** Executions that ended before their time. */
   readonly shortened: number
@@ -64,6 +69,8 @@ class FluidWorld {
   /** Executions and when they end, unless they are cut. */
   readonly #durations = new Map<ExecutionId, number>()
   readonly #running = new Set<ExecutionId>()
+  /** Part of each group that was not computed early. */
+  readonly #shares = new Map<GroupId, number>()
   readonly #log: Command[] = []
   readonly #boundaries: number[] = []
   readonly #carryOvers: number[] = []
@@ -93,6 +100,8 @@ class FluidWorld {
       totalMs: this.#nowMs,
       carryOvers: this.#carryOvers,
       staleness,
+      early: this.#log.filter((c) => c.kind === 'hold-gradient').length,
+      applied: this.#log.filter((c) => c.kind === 'apply-held').length,
       moves: this.#log.filter((c) => c.kind === 'enter-training').length,
       cuts: this.#state.cutExecutions,
       shortened: this.#shortened,
@@ -154,13 +163,24 @@ class FluidWorld {
         this.#after(moveMs, () => [{ ...command, kind: 'entered-training' }])
         return
       case 'build-micro-steps':
-        this.#after(SOON_MS, () => [{ ...command, kind: 'micro-steps-built', count: 2 }])
+        this.#after(SOON_MS, () => [this.#cut(command)])
+        return
+      case 'hold-gradient': {
+        const { groupSize } = this.#config
+        const alone = ((2 * microStepMs) / groupSize) * (this.#workload.aloneFactor ?? 1)
+        this.#after(alone, () => [{ ...command, kind: 'gradient-held', key: command.early.key }])
+        return
+      }
+      case 'apply-held':
+        this.#after(SOON_MS, () => [{ ...command, kind: 'micro-step-done', key: command.claim.key }])
         return
       case 'join-step':
         this.#after(SOON_MS, () => [{ ...command, kind: 'joined' }])
         return
       case 'train':
-        this.#after(microStepMs, () => [{ ...command, kind: 'micro-step-done', key: command.claim.key }])
+        this.#after(microStepMs * (this.#shares.get(command.claim.groupId) ?? 1), () => [
+          { ...command, kind: 'micro-step-done', key: command.claim.key },
+        ])
         return
       case 'reduce':
         this.#after(SOON_MS, () => [{ ...command, kind: 'reduced' }])
@@ -190,6 +210,14 @@ class FluidWorld {
       default:
         command satisfies never
     }
+  }
+
+  /** What is held is beside the two micro-steps of the rest. */
+  #cut(command: Extract<Command, { readonly kind: 'build-micro-steps' }>): SchedulerEvent {
+    const { groupId: id, step, attempt, held = [] } = command
+    this.#shares.set(id, 1 - held.length / this.#config.groupSize)
+    const early = held.map((execution, i) => ({ index: 2 + i, executionId: execution }))
+    return { kind: 'micro-steps-built', groupId: id, step, attempt, count: 2 + held.length, early }
   }
 
   #group(): { readonly groupId: GroupId; readonly executionIds: readonly ExecutionId[] } {

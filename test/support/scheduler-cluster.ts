@@ -4,13 +4,14 @@
  * state alone does not show: wrong weights, a gradient that is not the step, a request left behind by a move.
  */
 import type { ExecutionId, GroupId } from '../../src/core/ids.ts'
-import type { Command, Destination, ScheduledRoute, SchedulerEvent } from '../../src/scheduler/types.ts'
+import type { Command, Destination, EarlyMicroStep, ScheduledRoute, SchedulerEvent } from '../../src/scheduler/types.ts'
 
 /** A broken promise seen from outside the scheduler. */
 export class WorldError extends Error {}
 
 export type Of<K extends Command['kind']> = Extract<Command, { readonly kind: K }>
-type CellCommand = Of<'enter-training' | 'join-step' | 'train' | 'publish' | 'restore-cell'>
+type EarlyCommand = Of<'hold-gradient' | 'apply-held'>
+type CellCommand = Of<'enter-training' | 'join-step' | 'train' | 'publish' | 'restore-cell'> | EarlyCommand
 export type ProcessCommand = CellCommand | Of<'reduce' | 'optimize' | 'checkpoint'>
 
 export interface Process {
@@ -21,6 +22,8 @@ export interface Process {
   /** Optimizer steps in its weights; undefined in a fresh process. */
   weights: number | undefined
   gradient: string[]
+  /** Gradients kept aside, and of which execution each is. */
+  kept: Map<string, ExecutionId>
   /** Commands in the order they were made. */
   inbox: ProcessCommand[]
 }
@@ -40,6 +43,8 @@ export class TestCluster {
   checkpoint: number
   readonly consumed = new Set<GroupId>()
   readonly #microSteps = new Map<GroupId, number>()
+  /** Which execution a micro-step holds, where it holds one that was kept early. */
+  readonly #early = new Map<string, ExecutionId>()
   readonly #routes = new Map<ExecutionId, ScheduledRoute>()
   /** Where a model call of each execution runs now. */
   readonly #requests = new Map<ExecutionId, Destination>()
@@ -54,6 +59,7 @@ export class TestCluster {
       epoch: 0,
       weights: step,
       gradient: [],
+      kept: new Map(),
       inbox: [],
     }))
     this.engines = Array.from({ length: engines }, () => ({ alive: true, isOut: false, epoch: 0, weights: step }))
@@ -62,7 +68,7 @@ export class TestCluster {
   /** Every process as a new control process finds it: alive, with the weights of the checkpoint, nothing running. */
   startOver(): void {
     for (const cell of this.cells) {
-      Object.assign(cell, { alive: true, weights: this.checkpoint, gradient: [], inbox: [] })
+      Object.assign(cell, { alive: true, weights: this.checkpoint, gradient: [], kept: new Map(), inbox: [] })
       cell.generation++
     }
     for (const engine of this.engines) Object.assign(engine, { alive: true, isOut: false, weights: this.checkpoint })
@@ -71,8 +77,9 @@ export class TestCluster {
     this.#pinned.clear()
   }
 
-  cut(id: GroupId, microSteps: number): void {
+  cut(id: GroupId, microSteps: number, early: readonly EarlyMicroStep[]): void {
     this.#microSteps.set(id, microSteps)
+    for (const { index, executionId } of early) this.#early.set(`${id}/${index}`, executionId)
   }
 
   microStepsOf(id: GroupId): number {
@@ -173,9 +180,16 @@ export class TestCluster {
         if (cell.weights !== command.step) throw new WorldError(`I6 trained step ${command.step} on ${cell.weights}`)
         cell.gradient.push(`${command.claim.groupId}/${command.claim.index}`)
         return [{ ...command, kind: 'micro-step-done', key: command.claim.key }]
+      case 'hold-gradient':
+        if (cell.weights !== command.step) throw new WorldError(`I6 step ${command.step} held on ${cell.weights}`)
+        cell.kept.set(command.early.key, command.early.executionId)
+        return [{ ...command, kind: 'gradient-held', key: command.early.key }]
+      case 'apply-held':
+        return this.#apply(cell, command)
       case 'publish':
         return this.#publish(cell, command)
       case 'restore-cell':
+        cell.kept.clear()
         cell.weights = command.version
         return [{ ...command, kind: 'cell-restored' }]
       default:
@@ -184,16 +198,41 @@ export class TestCluster {
     }
   }
 
+  /** A living process keeps nothing under this name, and says so. */
+  refuse(cell: Process, command: EarlyCommand): readonly SchedulerEvent[] {
+    if (command.kind === 'hold-gradient') return [{ ...command, kind: 'gradient-refused', key: command.early.key }]
+    this.#take(cell, command)
+    return [{ ...command, kind: 'gradient-refused', key: command.claim.key }]
+  }
+
+  #apply(cell: Process, command: Of<'apply-held'>): readonly SchedulerEvent[] {
+    const { groupId, index, key } = command.claim
+    const name = `${groupId}/${index}`
+    if (this.#take(cell, command) !== this.#early.get(name))
+      throw new WorldError(`I7 ${name} is given another gradient`)
+    cell.gradient.push(name)
+    return [{ ...command, kind: 'micro-step-done', key }]
+  }
+
+  #take(cell: Process, { claim }: Of<'apply-held'>): ExecutionId {
+    const executionId = cell.kept.get(claim.held)
+    if (executionId === undefined) throw new WorldError('I7 a gradient is applied that the cell does not keep')
+    cell.kept.delete(claim.held)
+    return executionId
+  }
+
   #join(cell: Process, command: Of<'join-step'>): readonly SchedulerEvent[] {
     const core = this.cells[0]
     if (core?.alive !== true || core.weights === undefined) return [{ ...command, kind: 'join-failed' }]
     cell.weights = core.weights
     cell.gradient = []
+    cell.kept.clear()
     return [{ ...command, kind: 'joined' }]
   }
 
   #publish(cell: Process, command: Of<'publish'>): readonly SchedulerEvent[] {
     const core = this.cells[0]
+    cell.kept.clear()
     cell.weights = core?.alive === true && core.weights !== undefined ? core.weights : this.checkpoint
     if (cell.weights !== command.version) throw new WorldError(`E1 published ${cell.weights} as ${command.version}`)
     return [{ ...command, kind: 'published' }]
@@ -214,6 +253,7 @@ export class TestCluster {
       throw new WorldError('I7 the gradient is not the step')
     }
     core.gradient = []
+    core.kept.clear()
     core.weights = command.step + 1
     return [{ ...command, kind: 'optimized' }]
   }

@@ -1,7 +1,7 @@
 /** @file Scheduler configurations of tests that are not about the levers beyond the water level. */
 import type { SchedulerConfig } from '../../src/scheduler/types.ts'
 
-const OFF = { stragglerQuorum: 1, stragglerGrace: 0, overCommit: 1, kvHandover: false } as const
+const OFF = { stragglerQuorum: 1, stragglerGrace: 0, overCommit: 1, kvHandover: false, earlyForward: false } as const
 
 type Lever = keyof typeof OFF | 'carryOverMin' | 'carryOverMax'
 export type LeverlessConfig = Omit<SchedulerConfig, Lever> & Partial<Pick<SchedulerConfig, Lever>>

@@ -30,6 +30,7 @@ export const shapes = fc.record({
   stragglerGrace: fc.constantFrom(0, 0.25, 2),
   overCommit: fc.constantFrom(1, 1, 1.5, 2),
   kvHandover: fc.boolean(),
+  earlyForward: fc.boolean(),
   totalSteps: fc.integer({ min: 1, max: 7 }),
   trainingCells: fc.integer({ min: 1, max: 3 }),
   demandAware: fc.boolean(),
@@ -58,7 +59,13 @@ export function configOf(policy: SchedulerPolicy, shape: Shape): SchedulerConfig
   const { carryOverBelow, carryOverAbove, ...rest } = shape
   const { carryOver, cells, trainingCells, standaloneSlots } = shape
   const base = { ...rest, ...NO_LIMITS, policy, carryOverMin: carryOver, carryOverMax: carryOver }
-  const published = { stragglerQuorum: 1, overCommit: 1, demandAware: false, placement: 'latest' } as const
+  const published = {
+    stragglerQuorum: 1,
+    overCommit: 1,
+    demandAware: false,
+    placement: 'latest',
+    earlyForward: false,
+  } as const
   switch (policy) {
     case 'elastic':
       return {

@@ -34,6 +34,8 @@ const BEGINNINGS: ReadonlySet<string> = new Set([
   'cancel-in-flight',
   'join-step',
   'train',
+  'hold-gradient',
+  'apply-held',
   'publish',
 ])
 
@@ -233,6 +235,8 @@ export class TestWorld {
         return
       case 'join-step':
       case 'train':
+      case 'hold-gradient':
+      case 'apply-held':
       case 'publish':
       case 'restore-cell':
         this.#cluster.cells[command.cell]?.inbox.push(command)
@@ -253,9 +257,14 @@ export class TestWorld {
 
   /** Each time into another number of micro-steps, so that the report of an earlier time is wrong. */
   #build(command: Of<'build-micro-steps'>): void {
-    const count = this.#rng.below(4)
-    this.#cluster.cut(command.groupId, count)
-    this.#later(() => [{ ...command, kind: 'micro-steps-built', count }])
+    const others = this.#rng.below(4)
+    // Of some, the advantage has the wrong sign.
+    const held = (command.held ?? []).filter(() => this.#rng.below(4) > 0)
+    const early = held.map((id, i) => ({ index: others + i, executionId: id }))
+    const count = others + early.length
+    this.#cluster.cut(command.groupId, count, early)
+    const { groupId: of, step, attempt } = command
+    this.#later(() => [{ kind: 'micro-steps-built', groupId: of, step, attempt, count, early }])
   }
 
   #serves({ kind, index }: Destination): boolean {
@@ -311,7 +320,7 @@ export class TestWorld {
     if (cell === undefined || this.#rng.below(8) === 0) return [{ kind: 'restart-failed', cell: index, epoch }]
     // A checkpoint is the one command that is always answered: its outcome decides what a death undoes.
     const unsaved = cell.inbox.filter((c) => c.kind === 'checkpoint')
-    Object.assign(cell, { alive: true, weights: undefined, gradient: [], inbox: [] })
+    Object.assign(cell, { alive: true, weights: undefined, gradient: [], kept: new Map(), inbox: [] })
     cell.generation++
     this.#cluster.died(index)
     return [...unsaved.flatMap((c) => failureOf(c)), { kind: 'cell-restarted', cell: index, epoch }]
@@ -322,6 +331,9 @@ export class TestWorld {
     if (!cell.alive) return failureOf(command)
     if (command.epoch < cell.epoch) return []
     cell.epoch = command.epoch
+    const isEarly = command.kind === 'hold-gradient' || command.kind === 'apply-held'
+    // There is no room for it, or the scaled gradient leaves the range.
+    if (isEarly && this.#rng.below(6) === 0) return this.#cluster.refuse(cell, command)
     const groups = this.state.openStep?.groups.map((g) => g.groupId) ?? []
     const answers = this.#cluster.obey(cell, command, groups)
     // Done, but nobody heard of it in time.

@@ -22,6 +22,7 @@ export function schedulerConfig(config: RunConfig): SchedulerConfig {
     stragglerGrace: elastic.stragglerGrace,
     overCommit: elastic.overCommit,
     kvHandover: elastic.kvHandover,
+    earlyForward: elastic.earlyForward,
     totalSteps: training.steps,
     trainingCells: elastic.trainingCells,
     demandAware: elastic.demandAware,
