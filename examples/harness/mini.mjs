@@ -84,7 +84,8 @@ function run(argumentsText) {
 
 /** exp(ln median + sigma z), z normal by Box-Muller from a hash of execution and turn. */
 function delayMs(turn) {
-  if (median === 0) return 0
+  // Held-out executions are measured for what they do, not for how long it takes.
+  if (median === 0 || /\/x\/(before|after)-/.test(OPENAI_BASE_URL)) return 0
   const member = /\/x\/[^/]*?-(\d+)/.exec(OPENAI_BASE_URL)?.[1] ?? '0'
   const [u, v] = [1, 2].map((salt) => uniform(`${GYRE_INSTRUCTION}/${member}/${salt}`))
   const slowness = Math.exp(sigma * Math.sqrt(-2 * Math.log(u)) * Math.cos(2 * Math.PI * v))

@@ -61,11 +61,15 @@ function startOnce({ config, shape, logFolder }: CellPlan): Promise<CellProcessS
   })
 }
 
-/** The cells divide the processors among them in order, so that a role change moves processors as it moves devices. */
+/**
+ * The cells divide the processors among them, so that a role change moves processors as it moves devices. More cells
+ * than processors take turns: cells that train together, which are neighbors, then sit on different ones.
+ */
 function pinned({ elastic }: RunConfig, index: number): readonly string[] {
   if (!elastic.pinCells) return []
   const processors = availableParallelism()
-  const first = Math.floor((index * processors) / elastic.cells)
-  const last = Math.max(first, Math.floor(((index + 1) * processors) / elastic.cells) - 1)
+  const each = Math.max(1, Math.floor(processors / elastic.cells))
+  const first = (index * each) % processors
+  const last = first + each - 1
   return ['taskset', '--cpu-list', `${first}-${last}`]
 }

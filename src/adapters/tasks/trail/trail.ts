@@ -72,9 +72,9 @@ const FILLER_WIDTH = 8
 
 /** The same in every file: it makes contexts long, not tasks hard. */
 function fillerText(lines: number): readonly string[] {
-  const word = (i: number): string => FILLER_WORDS[i % FILLER_WORDS.length] ?? ''
+  const words = Array.from({ length: lines * FILLER_WIDTH }, (_, i) => FILLER_WORDS[i % FILLER_WORDS.length] ?? '')
   return Array.from({ length: lines }, (_, line) =>
-    Array.from({ length: FILLER_WIDTH }, (_, column) => word(line * FILLER_WIDTH + column)).join(' '),
+    words.slice(line * FILLER_WIDTH, (line + 1) * FILLER_WIDTH).join(' '),
   )
 }
 
