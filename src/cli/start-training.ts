@@ -117,7 +117,7 @@ function trainingWork({ config, files, store, tasks, policy, execution, progress
   return new TrainingWork(
     {
       store,
-      ledger: new GroupLedger(store, tasks.train, config.seed, config.rollout.groupSize),
+      ledger: new GroupLedger(store, tasks.train, config.seed, config.rollout.groupSize, config.rollout.poisonLimit),
       execution,
       settings: trainingSettings(config),
       clock: monotonicClock,

@@ -25,7 +25,7 @@ test('the derived numbers follow the paper', () => {
     firstMoveAt: 1456,
     bursts: 6,
     stalenessBound: 7,
-    stalenessExpected: 2,
+    stalenessExpected: 2.5,
     trainingExecutions: 24 * 32 * 8,
   })
 })

@@ -35,7 +35,7 @@ export function derivedNumbers(config: RunConfig): DerivedNumbers {
     firstMoveAt: moves ? (cells - 1) * slotsPerCell + beside : 0,
     bursts: Math.ceil(steps / stepsPerBurst),
     stalenessBound: stepsPerBurst - 1 + stepsPerBurst * Math.ceil(carryOverMax / stepsPerBurst),
-    stalenessExpected: (carryOver + stepsPerBurst - 1) / 2,
+    stalenessExpected: (stepsPerBurst - 1) / 2 + carryOver,
     trainingExecutions: steps * groupsPerStep * groupSize,
   }
 }
@@ -88,7 +88,7 @@ export function dryRunReport(config: RunConfig): string {
       ? [['first cell may train at', `${n.firstMoveAt} unfinished`, 'water level <= capacity that stays'] as const]
       : []),
     ['bursts', `${n.bursts}`, `${training.steps} steps, ${training.stepsPerBurst} per burst`],
-    ['staleness, typical mean', `${n.stalenessExpected.toFixed(2)} steps`, '(phi + mu - 1) / 2'],
+    ['staleness, typical mean', `${n.stalenessExpected.toFixed(2)} steps`, '(mu - 1) / 2 + phi'],
     ['staleness, hard bound', `${n.stalenessBound} steps`, 'mu - 1 + mu ceil(phi / mu)'],
     ['levers', '', leversText(elastic)],
     ['executions trained on', `${n.trainingExecutions}`, 'restarts not counted'],

@@ -144,6 +144,10 @@ const rollout = z
     executionAttempts: count(1, 'Attempts of one member of a group after infrastructure failures. [attempts]').default(
       3,
     ),
+    poisonLimit: count(
+      0,
+      'Groups of one task lost in a row before the task is parked: dealt no more in this run. [groups] 0 never parks.',
+    ).default(3),
     excludedGroupsLimit: count(
       1,
       'Groups excluded in a row, none ready in between, that end the run. [groups]',

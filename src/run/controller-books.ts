@@ -5,7 +5,7 @@
 import { errorText, hasCode, invariant } from '../core/errors.ts'
 import type { GroupId } from '../core/ids.ts'
 import type { PublishedWeights } from '../ports/engine.ts'
-import type { SchedulerEvent } from '../scheduler/types.ts'
+import type { SchedulerEvent } from '../scheduler/messages.ts'
 import type { MicroBatch } from '../training/batch.ts'
 import type { Fact } from './controller-onlooker.ts'
 import type { CommandOf, ControllerOptions, EarlyCut, HeldMicroStep, StepSummary } from './controller-types.ts'

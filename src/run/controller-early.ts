@@ -1,7 +1,7 @@
 /** @file Gradients that a cell keeps aside: a refusal is an answer, and the micro-step is computed as any other. */
 import { GyreError } from '../core/errors.ts'
 import type { Cell } from '../ports/cell.ts'
-import type { SchedulerEvent } from '../scheduler/types.ts'
+import type { SchedulerEvent } from '../scheduler/messages.ts'
 import type { MicroBatch } from '../training/batch.ts'
 import type { CommandOf, RunWork } from './controller-types.ts'
 

@@ -5,7 +5,8 @@
  */
 import { errorText } from '../core/errors.ts'
 import type { CellHealth } from '../ports/cell.ts'
-import type { CellSlot, SchedulerEvent, SchedulerState } from '../scheduler/types.ts'
+import type { SchedulerEvent } from '../scheduler/messages.ts'
+import type { CellSlot, SchedulerState } from '../scheduler/types.ts'
 import type { ControllerOptions } from './controller-types.ts'
 import type { Waits } from './controller-waits.ts'
 

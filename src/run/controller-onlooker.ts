@@ -1,6 +1,7 @@
 /** @file What an onlooker of a run is told, and what is measured for it: events, role transfers, steps, time per cell. */
 import type { FetchedKv } from '../ports/cell.ts'
-import type { Command, SchedulerEvent, SchedulerState } from '../scheduler/types.ts'
+import type { Command, SchedulerEvent } from '../scheduler/messages.ts'
+import type { SchedulerState } from '../scheduler/types.ts'
 import type { ForwardBackwardResult } from '../training/batch.ts'
 import type { GroupId } from '../core/ids.ts'
 import { snapshotOf, StepMeter, UsageMeter } from './controller-meters.ts'

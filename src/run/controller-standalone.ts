@@ -2,7 +2,7 @@
 import { errorText, invariant } from '../core/errors.ts'
 import type { PublishedWeights, StandaloneEngine } from '../ports/engine.ts'
 import type { ForwardingPoint } from '../ports/forwarding.ts'
-import type { SchedulerEvent } from '../scheduler/types.ts'
+import type { SchedulerEvent } from '../scheduler/messages.ts'
 import type { CommandOf, ControllerDeadlines } from './controller-types.ts'
 import type { Waits } from './controller-waits.ts'
 

@@ -4,7 +4,8 @@ import type { CellId, ExecutionId, GroupId } from '../core/ids.ts'
 import type { CellSupervisor, HeldResult } from '../ports/cell.ts'
 import type { StandaloneEngine } from '../ports/engine.ts'
 import type { ForwardingPoint } from '../ports/forwarding.ts'
-import type { Command, CreatedGroup, SchedulerState } from '../scheduler/types.ts'
+import type { Command, CreatedGroup } from '../scheduler/messages.ts'
+import type { SchedulerState } from '../scheduler/types.ts'
 import type { ForwardBackwardResult, MicroBatch, Objective, OptimizerParams } from '../training/batch.ts'
 
 /** The part of a run that is not scheduling: executions, groups, batches, the store. */

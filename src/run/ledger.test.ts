@@ -65,7 +65,7 @@ describe('the ledger of groups', () => {
     const other = openSqliteStore(join(folder, 'other.sqlite'))
     const again: string[] = []
     while (again.length < 15) {
-      const [dealt] = new GroupLedger(other, TASKS, 7, SIZE).create(1, 0, 0)
+      const [dealt] = new GroupLedger(other, TASKS, 7, SIZE, 2).create(1, 0, 0)
       again.push(dealt?.row.taskName ?? '')
     }
     other.close()

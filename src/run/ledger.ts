@@ -6,9 +6,6 @@ import type { ExecutionRow, GroupRow, Store } from '../ports/store.ts'
 import type { Task } from '../ports/task.ts'
 import { parkedTasks, type ParkedTask, parkIfPoison } from './parked-tasks.ts'
 
-/** Groups of one task lost in a row before it is dealt no more. [groups] */
-const POISON_LIMIT = 3
-
 /** `g0007-3.1`: group 7, member 3, attempt 1. */
 export function nameExecution(group: GroupId, member: number, attempt: number): ExecutionId {
   return executionId(`${group}-${member}.${attempt}`)
@@ -58,13 +55,7 @@ export class GroupLedger {
   #place = 0
 
   /** @param poisonLimit groups of one task lost in a row before it is dealt no more; 0 never parks. */
-  constructor(
-    store: Store,
-    tasks: readonly Task[],
-    seed: number,
-    groupSize: number,
-    poisonLimit: number = POISON_LIMIT,
-  ) {
+  constructor(store: Store, tasks: readonly Task[], seed: number, groupSize: number, poisonLimit: number) {
     this.#store = store
     this.#tasks = tasks
     this.#byName = new Map(tasks.map((task) => [task.name, task]))

@@ -6,7 +6,8 @@ import { dispatchDepth, initialState, resumedState } from './state.ts'
 import { configWarnings } from './state.ts'
 import { withLeversOff } from '../../test/support/scheduler-config.ts'
 import { TestWorld } from '../../test/support/scheduler-world.ts'
-import type { Command, SchedulerConfig, SchedulerEvent, SchedulerState } from './types.ts'
+import type { Command, SchedulerEvent } from './messages.ts'
+import type { SchedulerConfig, SchedulerState } from './types.ts'
 
 const config = withLeversOff({
   policy: 'elastic',

@@ -34,7 +34,8 @@ import { assign, claim, closeStep, join, joined, microStepDone, microStepsBuilt,
 import { currentCell, draftOf, failRun } from './tick.ts'
 import type { DraftCell, Tick } from './tick.ts'
 import { cancelled, checkWaterLevel, enteredTraining, handedOver, rollBack } from './transfer.ts'
-import type { Advanced, Command, SchedulerEvent, SchedulerState } from './types.ts'
+import type { Advanced, Command, SchedulerEvent } from './messages.ts'
+import type { SchedulerState } from './types.ts'
 
 /**
  * One event. The given state is not changed.

@@ -3,7 +3,8 @@ import type { Draft, DraftState, Tick } from './tick.ts'
 import { failRun } from './tick.ts'
 import { burstClock, isUnfinished } from './state.ts'
 import { freshStep } from './steps.ts'
-import type { CreatedGroup, GroupSlot, SchedulerState } from './types.ts'
+import type { CreatedGroup } from './messages.ts'
+import type { GroupSlot, SchedulerState } from './types.ts'
 import { standaloneCapacity } from './waterlevel.ts'
 
 /** Groups not yet trained, those being created included. */

@@ -8,7 +8,8 @@ import { GUARDS } from './guards.ts'
 import { checkInvariants } from './invariants.ts'
 import { initialState } from './state.ts'
 import { draftOf } from './tick.ts'
-import type { Command, ExecutionSlot, GroupSlot, SchedulerEvent, SchedulerState } from './types.ts'
+import type { Command, SchedulerEvent } from './messages.ts'
+import type { ExecutionSlot, GroupSlot, SchedulerState } from './types.ts'
 
 const config = withLeversOff({
   policy: 'async',

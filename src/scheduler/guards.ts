@@ -4,9 +4,9 @@
  */
 import { mayAssign } from './staleness.ts'
 import { dispatchDepth, isResolved, isUnfinished } from './state.ts'
+import type { CreatedGroup } from './messages.ts'
 import type {
   CellSlot,
-  CreatedGroup,
   EarlyGradient,
   ExecutionSlot,
   GroupSlot,

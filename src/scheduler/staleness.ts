@@ -5,7 +5,8 @@
  * taken only if every group with an earlier deadline still finds a place before its own, also when it is not
  * ready yet. For phi <= mu this is R3 as published: groups left over from an earlier burst go first. Pure.
  */
-import type { GroupSlot, SchedulerConfig, SchedulerState, StepStaleness } from './types.ts'
+import type { StepStaleness } from './messages.ts'
+import type { GroupSlot, SchedulerConfig, SchedulerState } from './types.ts'
 
 /** The largest staleness a group can be trained at. [steps] */
 export function stalenessBound(config: Pick<SchedulerConfig, 'stepsPerBurst' | 'carryOverMax'>): number {

@@ -1,7 +1,8 @@
 /** @file What every rule works on: a private copy of the state, and the commands collected so far. */
 import type { ExecutionId } from '../core/ids.ts'
 import type { Guards } from './guards.ts'
-import type { CellSlot, Command, ExecutionSlot, GroupSlot, SchedulerState, StepSlot } from './types.ts'
+import type { Command } from './messages.ts'
+import type { CellSlot, ExecutionSlot, GroupSlot, SchedulerState, StepSlot } from './types.ts'
 
 /** The same data, writable. */
 export type Draft<T> = T extends string | number | boolean | undefined

@@ -3,7 +3,8 @@ import { configOf } from '../../test/support/scheduler-histories.ts'
 import { executionId, groupId } from '../core/ids.ts'
 import { advance } from './advance.ts'
 import { initialState } from './state.ts'
-import type { Command, SchedulerConfig, SchedulerEvent, SchedulerState } from './types.ts'
+import type { Command, SchedulerEvent } from './messages.ts'
+import type { SchedulerConfig, SchedulerState } from './types.ts'
 
 /** Three cells of two slots, three groups of two: full at the start; phi 0.5. */
 const BASE = configOf('elastic', {

@@ -160,7 +160,7 @@ class World {
     const work = new SimWork(
       { ...this.#around, books: this.#books, forwarding, sandbox, judge: this.#judge, seed },
       {
-        ledger: new GroupLedger(this.#books, TASKS, seed, config.groupSize),
+        ledger: new GroupLedger(this.#books, TASKS, seed, config.groupSize, 3),
         harness: new SimHarness(forwarding, this.#around),
         scorer: new SimScorer(this.#around),
         watch: new FailureWatch(),

@@ -8,7 +8,8 @@ import { hashSeed, seededRng } from '../../src/core/rng.ts'
 import { advance } from '../../src/scheduler/advance.ts'
 import { checkInvariants } from '../../src/scheduler/invariants.ts'
 import { initialState } from '../../src/scheduler/state.ts'
-import type { Command, SchedulerConfig, SchedulerEvent, SchedulerState } from '../../src/scheduler/types.ts'
+import type { Command, SchedulerEvent } from '../../src/scheduler/messages.ts'
+import type { SchedulerConfig, SchedulerState } from '../../src/scheduler/types.ts'
 
 export interface Workload {
   /** How long a member of the n-th group runs. [ms] */

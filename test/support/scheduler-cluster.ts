@@ -4,7 +4,8 @@
  * state alone does not show: wrong weights, a gradient that is not the step, a request left behind by a move.
  */
 import type { ExecutionId, GroupId } from '../../src/core/ids.ts'
-import type { Command, Destination, EarlyMicroStep, ScheduledRoute, SchedulerEvent } from '../../src/scheduler/types.ts'
+import type { Command, ScheduledRoute, SchedulerEvent } from '../../src/scheduler/messages.ts'
+import type { Destination, EarlyMicroStep } from '../../src/scheduler/types.ts'
 
 /** A broken promise seen from outside the scheduler. */
 export class WorldError extends Error {}

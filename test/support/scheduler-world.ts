@@ -9,14 +9,8 @@ import { seededRng } from '../../src/core/rng.ts'
 import type { Rng } from '../../src/core/rng.ts'
 import { resumedState } from '../../src/scheduler/state.ts'
 import type { ResumedGroup } from '../../src/scheduler/state.ts'
-import type {
-  Advanced,
-  Command,
-  Destination,
-  ExecutionSlot,
-  SchedulerEvent,
-  SchedulerState,
-} from '../../src/scheduler/types.ts'
+import type { Advanced, Command, SchedulerEvent } from '../../src/scheduler/messages.ts'
+import type { Destination, ExecutionSlot, SchedulerState } from '../../src/scheduler/types.ts'
 import { failureOf, TestCluster, WorldError } from './scheduler-cluster.ts'
 import type { Of, Process, ProcessCommand } from './scheduler-cluster.ts'
 import type { WorldFaults, WorldOptions } from './scheduler-faults.ts'

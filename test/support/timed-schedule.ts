@@ -3,13 +3,8 @@ import { executionId, groupId } from '../../src/core/ids.ts'
 import { advance } from '../../src/scheduler/advance.ts'
 import { checkInvariants } from '../../src/scheduler/invariants.ts'
 import { initialState } from '../../src/scheduler/state.ts'
-import type {
-  Command,
-  ExecutionSlot,
-  SchedulerConfig,
-  SchedulerEvent,
-  SchedulerState,
-} from '../../src/scheduler/types.ts'
+import type { Command, SchedulerEvent } from '../../src/scheduler/messages.ts'
+import type { ExecutionSlot, SchedulerConfig, SchedulerState } from '../../src/scheduler/types.ts'
 
 export class TimedSchedule {
   state: SchedulerState

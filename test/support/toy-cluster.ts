@@ -13,7 +13,7 @@ import { seededRng } from '../../src/core/rng.ts'
 import type { Engine } from '../../src/ports/engine.ts'
 import type { ExecutionEndpoint, ForwardingPoint, ForwardingStats, RouteChange } from '../../src/ports/forwarding.ts'
 import type { CheckpointSummary, Controller, RunWork, StepSummary } from '../../src/run/controller-types.ts'
-import type { CreatedGroup } from '../../src/scheduler/types.ts'
+import type { CreatedGroup } from '../../src/scheduler/messages.ts'
 import type { MicroBatch, Objective, OptimizerParams } from '../../src/training/batch.ts'
 import { PARAMETERS, pause } from './toy-cells.ts'
 
