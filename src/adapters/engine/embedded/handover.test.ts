@@ -82,7 +82,9 @@ describe('a generation that moves in its middle has the bits of one that stays',
     expect(kept.moved?.blocks).toBeGreaterThanOrEqual(Math.floor(203 / 8))
     // What came over was not computed again: all whole blocks of the prompt at least.
     expect(kept.rest.cachedTokens).toBeGreaterThanOrEqual(Math.floor(203 / 8) * 8)
-    expect(kept.rest.cachedTokens).toBe((kept.moved?.blocks ?? 0) * 8)
+    // The source may have been ahead of what this side had heard; the last token of a prompt is always computed.
+    const heard = prompt.length + kept.joined.ids.length - kept.rest.ids.length
+    expect(kept.rest.cachedTokens).toBe(Math.min((kept.moved?.blocks ?? 0) * 8, heard - 1))
     const again = await generateAndMove([a, c], randomIds(2, 99), async () => undefined)
     const stayed = await sample(b, randomIds(2, 99), { maxTokens: LENGTH })
     expect(again.joined).toEqual({ ids: stayed.ids, logprobs: stayed.logprobs })
