@@ -220,7 +220,7 @@ export class CellHost {
 
   async dropHeld(caller: Caller, held?: readonly string[]): Promise<void> {
     await this.#inOrder(caller, async () => {
-      await this.#held().drop(held)
+      await this.engine.held?.drop(held)
       this.#queue.forget(HELD, held)
     })
   }

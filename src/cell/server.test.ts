@@ -291,8 +291,9 @@ test('a closed cell cancels what runs and removes its socket', async () => {
   expect(() => statSync(served.address)).toThrow('ENOENT')
 })
 
-test('an engine that cannot hold gradients says so', async () => {
+test('an engine that cannot hold gradients says so, and has none to drop', async () => {
   const { connection } = await serve(bigram())
   const hold = { ...command(1), key: 'k', body: encodeMicroStep(demonstration([1, 2]), CROSS_ENTROPY) }
   await expect(connection.call('hold-gradient', hold)).rejects.toMatchObject({ code: 'E_TRAINER_NOT_HOLDABLE' })
+  expect(await connection.json('drop-held', command(1), {})).toEqual({})
 })
