@@ -2,8 +2,8 @@
 import type { GroupId } from '../core/ids.ts'
 import { outstandingGroups } from '../scheduler/dispatch.ts'
 import { slotsUsed } from '../scheduler/place.ts'
-import type { Command } from '../scheduler/messages.ts'
-import type { CellPhase, SchedulerState } from '../scheduler/types.ts'
+import type { Command, SchedulerEvent } from '../scheduler/messages.ts'
+import type { CellPhase, CellSlot, SchedulerState } from '../scheduler/types.ts'
 import { rolloutCapacity, waterLevel } from '../scheduler/waterlevel.ts'
 import type { ForwardBackwardResult } from '../training/batch.ts'
 import type { CellUsage, ControllerSnapshot } from './controller-types.ts'
@@ -75,7 +75,9 @@ export class StepMeter {
   #slotLoadMax = 0
   #executionsCut = 0
   #tokensHandedOver = 0
-  #earlyMicroSteps = 0
+  #earlyGradients = 0
+  /** Micro-steps that a kept gradient served, as far as they were not done again. */
+  readonly #servedEarly = new Set<string>()
 
   constructor(nowMs: number) {
     this.#beganMs = nowMs
@@ -94,7 +96,6 @@ export class StepMeter {
 
   command(command: Command, nowMs: number): void {
     if (command.kind === 'train' || command.kind === 'apply-held') this.#firstClaimMs ??= nowMs
-    if (command.kind === 'apply-held') this.#earlyMicroSteps++
     if (command.kind === 'reduce') this.#gatherMs = nowMs
     if (command.kind === 'optimize') this.#optimizeMs = nowMs
     if (command.kind === 'cut-execution') this.#executionsCut++
@@ -105,6 +106,15 @@ export class StepMeter {
 
   trained(groupId: GroupId, index: number, result: ForwardBackwardResult): void {
     this.#results.set(`${groupId}/${index}`, result)
+  }
+
+  /** @param cell as it was when it said so. */
+  answered(event: SchedulerEvent, { early, claim }: CellSlot): void {
+    if (event.kind === 'gradient-held' && early?.key === event.key) this.#earlyGradients++
+    if (event.kind !== 'micro-step-done' || claim?.key !== event.key) return
+    const name = `${claim.groupId}/${claim.index}`
+    if (claim.held === undefined) this.#servedEarly.delete(name)
+    else this.#servedEarly.add(name)
   }
 
   optimized(gradientNorm: number): void {
@@ -134,7 +144,10 @@ export class StepMeter {
       optimize_ms: nowMs - optimizeAt,
       carry_over: this.#carryOver,
       executions_cut: this.#executionsCut,
-      ...(this.#earlyMicroSteps > 0 && { early_micro_steps: this.#earlyMicroSteps }),
+      ...(this.#earlyGradients > 0 && {
+        early_gradients: this.#earlyGradients,
+        early_micro_steps: this.#servedEarly.size,
+      }),
       handed_over_tokens: this.#tokensHandedOver,
       over_commit: this.#overCommit,
       slot_load_max: this.#slotLoadMax,
@@ -152,7 +165,8 @@ export class StepMeter {
 
   #reset(nowMs: number): void {
     this.#results.clear()
-    this.#earlyMicroSteps = 0
+    this.#earlyGradients = 0
+    this.#servedEarly.clear()
     this.#beganMs = nowMs
     this.#firstClaimMs = undefined
     this.#gatherMs = undefined

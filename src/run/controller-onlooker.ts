@@ -174,6 +174,7 @@ export class Onlooker {
       this.#endTransfer(cell)
     if (event.kind === 'published') this.tell({ kind: 'published', cell, version: event.version })
     if (event.kind === 'joined' && before.joining) this.#tellJoined(cell, event.step)
+    this.#steps.answered(event, before)
     if (event.kind === 'micro-step-done' && before.claim?.key === event.key)
       this.tell({ kind: 'micro-step', cell, step: previous.step, groupId: before.claim.groupId })
   }

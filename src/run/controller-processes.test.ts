@@ -3,7 +3,7 @@ import type { CellSupervisorOptions } from '../adapters/cell/process/supervisor.
 import { startBigramCells } from '../../test/support/cells.ts'
 import { DEADLINES, LiveRun, PATIENCE_MS } from '../../test/support/live-run.ts'
 import type { LiveRunOptions } from '../../test/support/live-run.ts'
-import { PARAMETERS } from '../../test/support/toy-cells.ts'
+import { PARAMETERS } from '../../test/support/toy-training.ts'
 import type { ControllerEvent } from './controller-types.ts'
 
 const ENGINE = { vocabSize: PARAMETERS, tokenDelayMs: 1, stepDelayMs: 5 }

@@ -83,7 +83,8 @@ export interface StepSummary {
   /**
    * loss, entropy, gradient_norm, clipped_tokens, masked_tokens, micro_steps, staleness_mean, staleness_max [steps],
    * step_ms, train_ms, reduce_ms, optimize_ms; and of the time since the step before: carry_over (phi) [steps],
-   * executions_cut, early_micro_steps (where there are any), handed_over_tokens, over_commit (executions allowed per slot), slot_load_max (most running
+   * executions_cut, early_gradients and early_micro_steps (gradients kept before their group was complete, and
+   * those that served, where any were kept), handed_over_tokens, over_commit (executions allowed per slot), slot_load_max (most running
    * executions per slot in rollout).
    */
   readonly metrics: Readonly<Record<string, number>>

@@ -153,7 +153,7 @@ describe.concurrent('a run ends in order', () => {
         members: g.members.map((m) => {
           const isScored = m.phase === 'scored'
           return {
-            executionId: isScored ? m.executionId : rig.work.newAttempt(),
+            executionId: isScored ? m.executionId : rig.work.newAttempt(m.executionId),
             attempt: isScored ? m.attempt : m.attempt + 1,
             phase: isScored ? ('scored' as const) : ('queued' as const),
           }

@@ -7,11 +7,18 @@ import { join } from 'node:path'
 import { GyreError } from '../../src/core/errors.ts'
 import { cellId, engineId } from '../../src/core/ids.ts'
 import type { ExecutionId } from '../../src/core/ids.ts'
-import type { Cell, CellHealth, CellHello, CellSupervisor, FetchedKv, PinnedKv } from '../../src/ports/cell.ts'
+import type {
+  Cell,
+  CellHealth,
+  CellHello,
+  CellSupervisor,
+  FetchedKv,
+  HeldResult,
+  PinnedKv,
+} from '../../src/ports/cell.ts'
 import type { GenerateEvent, GenerateRequest, PublishedWeights, StandaloneEngine } from '../../src/ports/engine.ts'
 import type { ForwardBackwardResult, MicroBatch } from '../../src/training/batch.ts'
-
-export const PARAMETERS = 64
+import { add, gradientOf, PARAMETERS, TOY_RESULT } from './toy-training.ts'
 
 export const pause = (ms: number): Promise<void> =>
   new Promise((resolve) => {
@@ -22,6 +29,11 @@ function failure(code: `E_${Uppercase<string>}`, message: string): GyreError {
   return new GyreError(message, { boundary: 'cell', code, retryable: true })
 }
 
+/** What a trainer that is well answers. */
+export function refusal(code: `E_TRAINER_${Uppercase<string>}`): GyreError {
+  return new GyreError('not this gradient', { boundary: 'trainer', code })
+}
+
 interface Process {
   weights: Float32Array
   gradient: Float32Array
@@ -29,6 +41,8 @@ interface Process {
   mode: 'rollout' | 'training'
   version: number
   readonly keys: Set<string>
+  /** Gradients for an advantage of 1. */
+  readonly held: Map<string, Float32Array>
   /** Context known of each execution, and what is kept for others. [tokens] */
   readonly cached: Map<ExecutionId, number>
   readonly pinned: Set<ExecutionId>
@@ -44,6 +58,7 @@ function freshProcess(): Process {
     mode: 'training',
     version: -1,
     keys: new Set(),
+    held: new Map(),
     cached: new Map(),
     pinned: new Set(),
     death: new AbortController(),
@@ -131,6 +146,7 @@ export class ToyCell implements Cell {
   async pullWeights(epoch: number, from: string, policyVersion: number): Promise<void> {
     await this.#verb('pullWeights', epoch, (p) => {
       p.weights = this.#peer(from).weights.slice()
+      p.held.clear()
       p.version = policyVersion
     })
   }
@@ -144,6 +160,7 @@ export class ToyCell implements Cell {
   async zeroGradients(epoch: number): Promise<void> {
     await this.#verb('zeroGradients', epoch, (p) => {
       p.gradient.fill(0)
+      p.held.clear()
     })
   }
 
@@ -151,17 +168,42 @@ export class ToyCell implements Cell {
     await this.#verb('forwardBackward', epoch, (p) => {
       if (p.keys.has(key)) return
       p.keys.add(key)
-      const group = batch.tokenIds[0] ?? 0
-      p.gradient[group] = (p.gradient[group] ?? 0) + 1
+      add(p.gradient, gradientOf(batch))
     })
-    return { loss: 0.5, entropy: 0.1, logprobs: new Float32Array(1), clippedTokens: 0, maskedTokens: 0 }
+    return TOY_RESULT
+  }
+
+  async holdGradient(epoch: number, key: string, batch: MicroBatch): Promise<HeldResult> {
+    await this.#verb('holdGradient', epoch, (p) => {
+      const sign = batch.targetAdvantages[0] ?? 1
+      const gradient = new Float32Array(PARAMETERS)
+      add(gradient, gradientOf(batch), sign)
+      p.held.set(key, gradient)
+    })
+    return { ...TOY_RESULT, outsideTokens: 0 }
+  }
+
+  async applyHeld(epoch: number, key: string, held: string, scale: number): Promise<void> {
+    await this.#verb('applyHeld', epoch, (p) => {
+      if (p.keys.has(key)) return
+      const gradient = p.held.get(held)
+      if (gradient === undefined) throw refusal('E_TRAINER_NOT_HELD')
+      p.keys.add(key)
+      p.held.delete(held)
+      add(p.gradient, gradient, scale)
+    })
+  }
+
+  async dropHeld(epoch: number, held?: readonly string[]): Promise<void> {
+    await this.#verb('dropHeld', epoch, (p) => {
+      for (const key of held ?? [...p.held.keys()]) p.held.delete(key)
+    })
   }
 
   async reduceGradients(epoch: number, from: readonly string[]): Promise<void> {
     await this.#verb('reduceGradients', epoch, (p) => {
       for (const address of from) {
-        const { gradient } = this.#peer(address)
-        p.gradient.forEach((value, i) => (p.gradient[i] = value + (gradient[i] ?? 0)))
+        add(p.gradient, this.#peer(address).gradient)
       }
     })
   }
@@ -170,8 +212,9 @@ export class ToyCell implements Cell {
     let norm = 0
     await this.#verb('optimizerStep', epoch, (p) => {
       norm = Math.hypot(...p.gradient)
-      p.weights.forEach((value, i) => (p.weights[i] = value + (p.gradient[i] ?? 0)))
+      add(p.weights, p.gradient)
       p.gradient.fill(0)
+      p.held.clear()
     })
     return { gradientNorm: norm }
   }
@@ -187,6 +230,7 @@ export class ToyCell implements Cell {
       p.weights = Float32Array.from(JSON.parse(readFileSync(join(folder, 'weights.json'), 'utf8')) as number[])
       p.version = policyVersion
       p.gradient.fill(0)
+      p.held.clear()
     })
   }
 

@@ -2,7 +2,8 @@
  * @file What stands around toy cells in tests of the controller: a forwarding point that really moves requests, and the
  * run's work kept in memory.
  *
- * Parameter g of the policy counts the micro-steps of group g, so the final weights show what was trained how often.
+ * Parameter g of the policy adds up the micro-steps of group g, each of its own size, so the final weights show what was
+ * trained how often.
  */
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -15,7 +16,8 @@ import type { ExecutionEndpoint, ForwardingPoint, ForwardingStats, RouteChange }
 import type { CheckpointSummary, Controller, RunWork, StepSummary } from '../../src/run/controller-types.ts'
 import type { CreatedGroup } from '../../src/scheduler/messages.ts'
 import type { MicroBatch, Objective, OptimizerParams } from '../../src/training/batch.ts'
-import { PARAMETERS, pause } from './toy-cells.ts'
+import { pause } from './toy-cells.ts'
+import { PARAMETERS, ToyEarly, toyBatch } from './toy-training.ts'
 
 interface Call {
   readonly executionId: ExecutionId
@@ -123,6 +125,8 @@ export interface ToyWorkOptions {
   /** Tokens of the calls of the longest executions; most are far shorter. */
   readonly longest?: number
   readonly excludeEvery?: number
+  /** Groups that are cut into no micro-step. */
+  readonly emptyEvery?: number
   /** The engines answer something else than 0, 1, 2 ... */
   readonly anyTokens?: true
 }
@@ -133,6 +137,7 @@ export class ToyWork implements RunWork {
   readonly steps: StepSummary[] = []
   readonly problems: string[] = []
   readonly cut = new Set<ExecutionId>()
+  readonly early: ToyEarly
   readonly folder = mkdtempSync(join(tmpdir(), 'gyre-toy-'))
   controller: Controller | undefined
   checkpointAt: CheckpointSummary | undefined
@@ -140,6 +145,7 @@ export class ToyWork implements RunWork {
   readonly #options: ToyWorkOptions
   readonly #forwarding: ToyForwarding
   readonly #rng
+  readonly #groupOf = new Map<ExecutionId, GroupId>()
   #pending: StepSummary[] = []
   #groups = 0
   #executions = 0
@@ -148,6 +154,11 @@ export class ToyWork implements RunWork {
     this.#options = options
     this.#forwarding = forwarding
     this.#rng = seededRng(options.seed)
+    this.early = new ToyEarly(
+      (id) => this.#groupOf.get(id),
+      (id) => this.#batches(id),
+      this.problems,
+    )
     mkdirSync(join(this.folder, '0'))
     writeFileSync(join(this.folder, '0', 'weights.json'), JSON.stringify(Array.from({ length: PARAMETERS }, () => 0)))
   }
@@ -158,10 +169,13 @@ export class ToyWork implements RunWork {
   }
 
   createGroups({ count }: { readonly count: number }): readonly CreatedGroup[] {
-    return Array.from({ length: count }, () => ({
-      groupId: groupId(`g${this.#groups++}`),
-      executionIds: Array.from({ length: this.#options.groupSize }, () => executionId(`e${this.#executions++}`)),
-    }))
+    return Array.from({ length: count }, () => {
+      const id = groupId(`g${this.#groups++}`)
+      return {
+        groupId: id,
+        executionIds: Array.from({ length: this.#options.groupSize }, () => this.#newExecution(id)),
+      }
+    })
   }
 
   startExecution(id: ExecutionId): void {
@@ -190,28 +204,30 @@ export class ToyWork implements RunWork {
     this.cut.add(id)
   }
 
-  newAttempt(): ExecutionId {
-    return executionId(`e${this.#executions++}`)
+  newAttempt(id: ExecutionId): ExecutionId {
+    return this.#newExecution(this.#groupOf.get(id))
   }
 
-  microStepsOf(id: GroupId): number {
-    return 2 + (Number(id.slice(1)) % 3)
+  #newExecution(group: GroupId | undefined): ExecutionId {
+    const id = executionId(`e${this.#executions++}`)
+    if (group !== undefined) this.#groupOf.set(id, group)
+    return id
+  }
+
+  /** What training a group once adds to its parameter. */
+  sumOf(id: GroupId): number {
+    return this.#batches(id).reduce((sum, batch) => sum + (batch.targetAdvantages[0] ?? 0), 0)
   }
 
   microSteps(id: GroupId): Promise<readonly MicroBatch[]> {
-    const ids = Int32Array.of(Number(id.slice(1)))
-    const floats = new Float32Array(1)
-    const batch: MicroBatch = {
-      tokenIds: ids,
-      positions: Int32Array.of(0),
-      subtreeEnd: Int32Array.of(1),
-      targetRows: Int32Array.of(0),
-      targetIds: ids,
-      targetWeights: Float32Array.of(0.1),
-      targetAdvantages: floats,
-      targetBehaviorLogprobs: floats,
-    }
-    return Promise.resolve(Array.from({ length: this.microStepsOf(id) }, () => batch))
+    return Promise.resolve(this.#batches(id))
+  }
+
+  #batches(id: GroupId): readonly MicroBatch[] {
+    const number = Number(id.slice(1))
+    const { emptyEvery } = this.#options
+    const count = emptyEvery !== undefined && number % emptyEvery === 0 ? 0 : 2 + (number % 3)
+    return Array.from({ length: count }, (_, index) => toyBatch(number, index + 1))
   }
 
   objective(): Objective {

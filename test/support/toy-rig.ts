@@ -6,9 +6,10 @@ import type { ControllerDeadlines, ControllerEvent, RunSummary } from '../../src
 import { resumedState } from '../../src/scheduler/state.ts'
 import type { SchedulerConfig, SchedulerState } from '../../src/scheduler/types.ts'
 import { type LeverlessConfig, withLeversOff } from './scheduler-config.ts'
-import { PARAMETERS, ToyStandalone, ToySupervisor } from './toy-cells.ts'
+import { ToyStandalone, ToySupervisor } from './toy-cells.ts'
 import { ToyForwarding, ToyWork } from './toy-cluster.ts'
 import type { ToyWorkOptions } from './toy-cluster.ts'
+import { PARAMETERS } from './toy-training.ts'
 
 const BASE = {
   policy: 'elastic',
@@ -115,8 +116,8 @@ export class Rig {
   /** What is wrong with a finished run: it should have trained every group of every step once, on every cell. */
   flaws(summary: RunSummary): unknown[] {
     const { totalSteps, groupsPerStep } = this.config
-    const counts = Array.from({ length: PARAMETERS }, () => 0)
-    for (const id of this.work.consumed) counts[Number(id.slice(1))] = this.work.microStepsOf(id)
+    const sums = Array.from({ length: PARAMETERS }, () => 0)
+    for (const id of this.work.consumed) sums[Number(id.slice(1))] = this.work.sumOf(id)
     const flaws: unknown[] = [...this.work.problems]
     const check = (what: string, actual: unknown, expected: unknown): void => {
       if (JSON.stringify(actual) !== JSON.stringify(expected)) flaws.push({ what, actual, expected })
@@ -129,7 +130,7 @@ export class Rig {
     )
     check('groups', this.work.consumed.length, totalSteps * groupsPerStep)
     for (const { id, process } of this.supervisor.cells) {
-      check(`weights of ${id}`, [...(process?.weights ?? [])], counts)
+      check(`weights of ${id}`, [...(process?.weights ?? [])], sums)
       check(`role of ${id}`, [process?.mode, process?.version], ['rollout', totalSteps])
     }
     return flaws
