@@ -65,7 +65,8 @@ export class EarlyForward implements EarlyWork {
   }
 
   held(executionId: ExecutionId, step: number, batch: MicroBatch, result: HeldResult): void {
-    for (const [id, kept] of this.#kept) if (kept.step !== step) this.#kept.delete(id)
+    // The last answer of a step may come when the next one is open: it forgets nothing of that.
+    for (const [id, kept] of this.#kept) if (kept.step < step) this.#kept.delete(id)
     const sign = batch.targetAdvantages[0] ?? 0
     this.#kept.set(executionId, { step, sign, tokens: batch.tokenIds.length, result })
   }

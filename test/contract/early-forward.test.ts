@@ -398,6 +398,27 @@ test('an execution that needs several micro-steps is not kept', async () => {
   expect(result.early.held.size).toBe(0)
 })
 
+test('a late answer of the step before takes nothing from the step that is open', async () => {
+  const books = new Books()
+  try {
+    for (const [i, member] of QUIET.entries()) await books.end(0, i, member)
+    const [open, late] = books.rows[0] ?? []
+    if (open === undefined || late === undefined) throw new Error('there are members')
+    const { early } = books.work
+    for (const [{ executionId }, step] of [[open, 1] as const, [late, 0] as const]) {
+      const batch = early.batch(executionId)
+      if (batch === undefined) throw new Error(`${executionId} can be kept`)
+      const logprobs = new Float32Array(batch.targetIds.length)
+      const result = { loss: 0, entropy: 0, logprobs, clippedTokens: 0, maskedTokens: 0, outsideTokens: 0 }
+      early.held(executionId, step, batch, result)
+    }
+    const cut = await early.microSteps(open.groupId, 1, [open.executionId, late.executionId])
+    expect(cut.held.map((own) => own.executionId)).toEqual([open.executionId])
+  } finally {
+    books.close()
+  }
+})
+
 test('whatever is kept by whom, and in whatever order executions are scored, the step is the same', async () => {
   const member = fc.record({
     reward: fc.constantFrom(0, 0, 0.5, 1, 1, undefined),
