@@ -264,7 +264,7 @@ const elastic = z
       'The engines an execution moves to fetch its key-value blocks from the leaving cell instead of computing them again. Default: by the policy.',
     ).optional(),
     earlyForward: toggle(
-      'Members of a step that have nothing to do compute gradients of scored executions before their group is complete. Needs training.entropyWeight 0. Default: by the policy.',
+      'Members of a step that have nothing to do compute gradients of scored executions before their group is complete. Experimental: after a fault a step may count such a gradient wrongly (docs/elastic.md). Needs training.entropyWeight 0. Default: by the policy.',
     ).optional(),
     handoverTimeout: duration('Time of such a hand-over. What has not come by then is computed again.').default('2s'),
     heartbeat: duration('Between two questions to a cell or a standalone engine whether it is alive.').default('2s'),
