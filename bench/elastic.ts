@@ -6,8 +6,9 @@
  * One base run trains the cold start, once for all seeds; then every policy starts from its checkpoint, one after the
  * other, with the tasks, delays and sampling of the seed. Times are of the loop alone: from the first dispatch to the
  * boundary after `--bursts` bursts. The run would go on there, so no policy pays for draining its last burst, as none
- * would in a long run; whatever it has rolled out ahead counts for nothing. With `--splits first` (the default) every split of Async runs for the first seed, and only
- * the best of them for the others. `--base` keeps the cold start between runs of the bench.
+ * would in a long run; whatever it has rolled out ahead counts for nothing. With `--splits first` (the default) every
+ * split of Async runs for the first seed, and only the best of them for the others. `--base` keeps the cold start
+ * between runs of the bench.
  */
 import { spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -40,7 +41,7 @@ const STOPPED = 130
 const TIMEOUT_S = 17
 const SPLITS = Array.from({ length: CELLS - 1 }, (_, i) => i + 1)
 
-/** Levers of each policy, tuned for this workload. */
+/** Levers of each policy for this workload. */
 const LEVERS: Readonly<Record<string, readonly string[]>> = {
   elastic: [
     'elastic.carryOver=2',
@@ -152,7 +153,7 @@ try {
   const of = (policy: string): RunFigures[] => all.flatMap((f) => (f[policy] === undefined ? [] : [f[policy]]))
   const colocate = of('colocate')
   const report = {
-    command: `npm run bench:elastic -- --seeds ${values.seeds} --bursts ${values.bursts} --splits ${values.splits}`,
+    command: `npm run bench:elastic -- --seeds ${values.seeds} --bursts ${values.bursts} --splits ${values.splits} --policies ${values.policies}`,
     processors: availableParallelism(),
     colocateOverElastic: over('colocate'),
     qwengyreOverElastic: over('qwengyre'),

@@ -77,7 +77,7 @@ export function figuresOf(folder: string, meter: ProcessorMeter, bursts: number)
     maxStaleness: Math.max(...of('staleness_max')),
     meanExecutionSeconds: mean(durations),
     timedOut: books.executions.filter((e) => e.outcome === 'harness-timeout').length,
-    cut: books.executions.filter((e) => String(e.outcome) === 'cut').length,
+    cut: books.executions.filter((e) => e.outcome === 'cut').length,
     executions: books.executions.length,
     liveRoleTransfers: moves.length,
     requestsMoved: moves.reduce((sum, e) => sum + Number(e['requestsMoved']), 0),
@@ -100,7 +100,7 @@ interface Books {
   readonly groups: readonly GroupRow[]
   /** The last attempt of every member of a consumed group. */
   readonly executions: readonly ExecutionRow[]
-  /** First step after each burst. */
+  /** Which burst took a step. */
   readonly burstOfStep: ReadonlyMap<number, number>
 }
 
@@ -170,10 +170,11 @@ export function mean(numbers: readonly number[]): number {
   return numbers.reduce((a, b) => a + b, 0) / numbers.length
 }
 
+/** NaN of nothing, which JSON writes as null. */
 export function median(numbers: readonly number[]): number {
   const sorted = numbers.toSorted((a, b) => a - b)
   const middle = sorted.length >> 1
   return sorted.length % 2 === 1
     ? (sorted[middle] ?? Number.NaN)
-    : ((sorted[middle - 1] ?? 0) + (sorted[middle] ?? 0)) / 2
+    : ((sorted[middle - 1] ?? Number.NaN) + (sorted[middle] ?? Number.NaN)) / 2
 }
